@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""No template takes more time, memory or output than allowed, whether it is compiled or rendered."""
+"""Tests that no template takes more time, memory or output than allowed, neither when it is compiled nor when
+it is rendered.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,7 @@ COSTLY = {
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Allows a sixteenth of the memory, so that a limit is reached quickly."""
+    """Allows a sixteenth of the usual memory, so that a test reaches the limit quickly."""
     for name in ("MAX_CHARS", "MAX_PRODUCT", "MAX_VALUE", "MAX_BYTES"):
         monkeypatch.setattr(bounds, name, getattr(bounds, name) // 16)
 
@@ -119,11 +121,11 @@ def test_too_long_templates_are_not_compiled(text: str) -> None:
 
 @pytest.mark.parametrize("text", COSTLY.values(), ids=COSTLY.keys())
 def test_compiling_takes_no_more_than_its_share(text: str) -> None:
-    """Compiling a template of a quarter of the allowed size takes a quarter of about 4 s. Slow machines take
-    several times as long.
+    """Compiles a template of a quarter of the allowed size, which takes a quarter of about 4 s. Slow machines
+    take several times as long.
     """
     started = time.thread_time()
-    # Python may refuse the template at the end, as nested too deeply
+    # Python may refuse the template at its end, because the template is nested too deeply
     with contextlib.suppress(TemplateError):
         JinjaTemplate(text)
     assert time.thread_time() - started < 10

@@ -24,7 +24,7 @@ def talked(n_exchanges: int, words: int = 10, **options: object) -> Conversation
 
 
 def words(messages: Sequence[Message]) -> int:
-    """Counts the tokens of a text: each word is a token."""
+    """Counts the tokens of a text, as if each word were a token."""
     return sum(len(message.content.split()) for message in messages)
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Tests the statements of docs/templates.md about each family: the marks of its template, and forced answers
-that its reader reads.
+"""Tests the statements of docs/templates.md about each family of models: the marks in the family's template,
+and the reading of answers that the tests force.
 
-The templates are in tests/templates. A family's answers are written like its models write them, after the
-prompt of its template; their marks are control tokens, as in the models' files.
+The templates are in tests/templates. The forced answers are written like the family's models write them, and
+follow the prompt of the family's template. The marks in an answer are control tokens, as in the models'
+files.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ HERMES = '<tool_call>\n{"name": "lamp", "arguments": {"on": true}}\n</tool_call>
 class Family:
     """A model family: its template, and an answer with a call in the family's form.
 
-    thinks: an answer that thinks "hm" and says "yes"; "" for models that do not think. late: text before a
-    formatted answer that thinks, if it is not `thinks` without "yes".
+    thinks: an answer that thinks "hm" and says "yes"; "" for models that do not think. late: the thought
+    before a formatted answer, if this thought is not `thinks` without "yes".
     """
 
     file: str
@@ -135,7 +136,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def target(engine: Engine) -> Target:
-    """The vocabulary of the target, for a sampler without an engine."""
+    """Opens the target, whose vocabulary a sampler without an engine needs."""
     return open_target(engine.target_path)
 
 
@@ -169,7 +170,7 @@ def message(chat: ChatModel, prompt: ChatPrompt, answer: Chunk) -> Message:
 
 
 def answered(engine: Engine, family: Family, text: str, options: PromptOptions, *turns: Message) -> Message:
-    """Returns the message of a family's answer to a question."""
+    """Returns the message that a forced answer of this family gives to a question."""
     chat = chat_of(engine, family)
     return message(chat, prompt_of(chat, options, *turns), said(engine, text))
 
@@ -198,7 +199,7 @@ def test_a_call_is_found(engine: Engine, family: Family) -> None:
             engine, family, family.call.replace("</think>", ""), PromptOptions([LAMP], think=True)
         )
         assert (made.thinking, [call.name for call in made.tool_calls]) == ("hm", [ON.name])
-    # this token ends answers in some families, and surrounds calls in their templates
+    # "<|im_end|>" ends answers in some families, and surrounds calls in the templates of these families
     ended = answered(engine, family, family.call + "<|im_end|>", PromptOptions([LAMP, BELL], think=True))
     assert "<|im_end|>" not in ended.content
     assert not answered(engine, family, family.call, PromptOptions(think=True)).tool_calls, (
@@ -221,8 +222,8 @@ def test_a_call_is_found(engine: Engine, family: Family) -> None:
     ],
 )  # fmt: skip
 def test_text_before_a_call_is_kept(engine: Engine, family: str, text: str, content: str | None) -> None:
-    """Text before a call is kept. In families whose answers are rows of messages, the call is in a separate
-    message.
+    """Text before a call is kept. In families whose answers consist of several messages, the call is in a
+    separate message.
     """
     made = answered(engine, FAMILIES[family], text, PromptOptions([LAMP, BELL], think=True))
     assert [call.arguments for call in made.tool_calls] == ([] if content is None else [{"on": True}])
@@ -231,8 +232,8 @@ def test_text_before_a_call_is_kept(engine: Engine, family: str, text: str, cont
 
 
 def test_json_in_the_final_channel_is_not_a_call(engine: Engine) -> None:
-    """JSON in the final channel is text, unless the answer must be a call: then a grammar makes it JSON,
-    which is a call.
+    """JSON in the final channel is text, unless the answer must be a call. In that case a grammar forces
+    JSON, which is read as a call.
     """
     text, options = '{"name": "bell", "arguments": {}}', PromptOptions([LAMP, BELL], think=True)
     shown = "<|channel|>final<|message|>" + text
@@ -243,7 +244,7 @@ def test_json_in_the_final_channel_is_not_a_call(engine: Engine) -> None:
 
 
 def allowed(engine: Engine, target: Target, grammar: str, text: str) -> bool:
-    """Returns True if a grammar allows a whole text, and an end after it."""
+    """Returns True if a grammar allows a whole text, and allows the answer to end after this text."""
     sampler = make_sampler(target, grammar=Lark(grammar))
     for token in [*engine.tokenize(text, add_bos=False), engine.native.eos]:
         if not sampler.allowed()[token]:
@@ -253,8 +254,8 @@ def allowed(engine: Engine, target: Target, grammar: str, text: str) -> bool:
 
 
 def test_a_form_is_the_answer(engine: Engine, target: Target, family: Family) -> None:
-    """A formatted answer has no thought, unless thinking was requested. Then the thought precedes the
-    formatted text.
+    """A formatted answer has no thought, unless the request asks for thinking. A requested thought precedes
+    the formatted text.
     """
     chat = chat_of(engine, family)
     form = resolve_grammar(response_format={"type": "json_object"})
@@ -273,7 +274,7 @@ def test_a_form_is_the_answer(engine: Engine, target: Target, family: Family) ->
     grammar = chat.grammar(prompt, form, True)
     assert allowed(engine, target, grammar, late)
     close = chat.tags.close if chat.tags is not None else ""
-    # the closing text, after all of its shorter prefixes
+    # the closing text, preceded by all of its proper prefixes
     begun = "".join(close[:n] for n in range(1, len(close))) + close
     assert allowed(engine, target, grammar, late.replace(close, begun)), (
         "the thought ends with all of its tag"
@@ -330,8 +331,8 @@ def test_parallel_calls_and_results_come_back(engine: Engine, family: Family) ->
 
 
 def test_a_system_prompt_that_is_printed_in_some_conversations_only_is_never_lost(engine: Engine) -> None:
-    """Nemo's template puts the system prompt into the last message, but only if that message is a
-    question.
+    """Tests that a system prompt is never lost. Nemo's template prints the system prompt in the last message,
+    but only if the last message is a question.
     """
     chat = chat_of(engine, FAMILIES["Mistral Nemo"])
     head = Message("system", "be brief")

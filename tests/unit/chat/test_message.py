@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Conversion of messages from and to the JSON of the chat APIs."""
+"""Tests the conversion of messages from and to the JSON of the chat APIs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_images_of_supported_kind_and_size_are_accepted(data: bytes, problem: st
 
 
 def png(n: int, depth: int, color: int, interlaced: int = 0) -> bytes:
-    """Returns a PNG of 33 x 35 pixels with data in two pieces, which unpack to n bytes."""
+    """Returns a PNG of 33 x 35 pixels. Its data is in two pieces, which unpack to n bytes."""
     head, packed = struct.pack(">IIBBBBB", 33, 35, depth, color, 0, 0, interlaced), zlib.compress(bytes(n), 9)
     parts = (
         (b"IHDR", head),

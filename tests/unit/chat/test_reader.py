@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tests the pieces of a streamed answer: drafted characters, and thinking."""
+"""Tests the pieces of a streamed answer: which characters were drafted, and which text is thinking."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read(
 
 
 def drafted(pieces: list[Piece]) -> list[tuple[str, bool]]:
-    """Returns runs of characters with the same origin."""
+    """Returns the text as runs of characters that were all drafted, or all not drafted."""
     chars = [(char, piece.is_accepted) for piece in pieces for char in piece.text]
     return [("".join(c for c, _ in run), key) for key, run in groupby(chars, key=lambda c: c[1])]
 

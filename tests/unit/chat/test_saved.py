@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Conversations on disk: complete or absent, private, and never overwritten by another process."""
+"""Tests saved conversations. A file is complete or absent, private, and never overwritten by another
+process.
+"""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_jinja_gets_tools_thinking_and_tokens() -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("{{ c.function.name + c.function.arguments }}", 'f{"a": "é"}'),  # functionary adds texts
+        ("{{ c.function.name + c.function.arguments }}", 'f{"a": "é"}'),  # functionary concatenates texts
         ("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}", "a=é"),
         ("{{ c.function.arguments }}", '{"a": "é"}'),
         ("{% if m.content is none %}{{ c.function.arguments ~ '' }}{% endif %}", '{"a": "é"}'),  # R1-Distill

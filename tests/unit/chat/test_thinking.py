@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Thinking and answer are separated, however the text is split."""
+"""Tests that thinking and answer are separated, however the text is split into pieces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TAGS = Layout("<think>", "</think>")
 
 
 def split(texts: list[str], tags: Layout | None = TAGS, begins: Begins = "any") -> dict[str, str]:
-    """Returns the text of each kind (thinking, answer), joined."""
+    """Returns the joined text of each kind (thinking and answer)."""
     parts = parts_of(Reader(tags, begins, (HERMES,), {"f": {}}), texts)
     calls = ",".join(call.name for part in parts for call in part.calls)
     kinds = {
@@ -61,7 +61,9 @@ def test_a_text_in_any_pieces(text: str, expected: dict[str, str], cuts: list[in
 
 @pytest.mark.parametrize(("is_whole", "calls"), [(True, 1), (False, 0)])
 def test_a_call_inside_a_thought_counts_only_if_the_model_ended_there(is_whole: bool, calls: int) -> None:
-    """In an answer that was cut, the model may only have considered the call."""
+    """Tests a call inside a thought. If the answer was cut inside the thought, the model may only have
+    considered the call.
+    """
     one = Reader(TAGS, "any", (HERMES,), {"f": {}})
     parts = one.feed("<think>why " + QUOTED) + one.finish(is_whole)
     assert len([call for part in parts for call in part.calls]) == calls
@@ -125,7 +127,7 @@ MESSAGES = {
 }
 
 
-CALLS = {  # calls as printed by templates
+CALLS = {  # calls as templates print them
     GPT_OSS.open: 'to=functions.\0<|message|>{"probe_key": "\0"}<|call|>',
     "<|open|>think<|sep|>": '<|open|>tools<|sep|><|open|>call tool="\0" index="1"<|sep|><|open|>argument '
     'key="probe_key" type="string"<|sep|>\0<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
@@ -137,7 +139,9 @@ CALLS = {  # calls as printed by templates
 @pytest.mark.parametrize("sign", MESSAGES)
 @given(st.data())
 def test_messages_in_any_order_and_pieces(sign: str, data: st.DataObject) -> None:
-    """Messages that no model should write are also split once, in order, and independently of the pieces."""
+    """Tests messages in an order that no model should write. They are also split in order, without loss or
+    repetition, and independently of the pieces.
+    """
     call = formats_of("", CALLS[sign])[0].write([ToolCall("f", {})])
     parts = st.sampled_from([sign, *MESSAGES[sign], call, " x", "\n"])
     text = "".join(data.draw(st.lists(parts, max_size=8)))

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Tool calls in the forms that templates teach, however the text is split."""
+"""Tests the reading of tool calls in the forms that templates teach, however the text is split into
+pieces.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ pytestmark = pytest.mark.alone  # measures time
 
 @dataclass(frozen=True)
 class Around:
-    """Text around a call: text before it in an answer, and possible ends of the message to the tool."""
+    """Text around a call: the text that precedes the call in an answer, and texts that may end the message to
+    the tool.
+    """
 
     layout: Layout | None = None
     said: str = "hm "
@@ -31,7 +35,7 @@ class Around:
     after: str = ""
 
 
-MESSAGES = {  # messages by the mark of the call
+MESSAGES = {  # message around a call, by the mark of the call
     "to=functions.": Around(GPT_OSS, "<|channel|>final<|message|>hm <|end|>"),
     ">>>": Around(layout_of(">>>all\n"), "all\nhm "),
     "<|open|>tools<|sep|>": Around(
@@ -140,7 +144,8 @@ def test_calls_are_found_in_every_form(form: str, size: int) -> None:
     assert (said, calls) == ("", expected)
 
 
-# (a call as a template prints it, with "\0" for its name and argument; two calls as a model writes them)
+# (a call as a template prints it, with "\0" for the tool's name and for the argument; two calls as a model
+# writes them)
 LEARNED = {
     "Apertus": ('<|tools_prefix|>[{"\0": {"probe_key": "\0"}}]<|tools_suffix|>',
                 '<|tools_prefix|>[{"f": {"a": 1}}, {"g": {}}]<|tools_suffix|>'),
@@ -156,7 +161,8 @@ LEARNED = {
 @pytest.mark.parametrize("form", LEARNED)
 def test_marks_are_learned_from_the_printed_template(form: str) -> None:
     called, text = LEARNED[form]
-    # printed marks take precedence over mentioned marks, and text that is in every answer is not a mark
+    # a mark that the template prints takes precedence over a mark that it only mentions; text that is in
+    # every answer is not a mark
     marks = formats_of("<tool_call>", "<|assistant|>" + called + "<|end|>", "<|assistant|>\0<|end|>")
     assert read("hm " + text, marks, 1) == ("hm", [F1, G])
     assert read("<|assistant|>", marks) == ("<|assistant|>", [])
@@ -194,7 +200,7 @@ def test_values_without_quotes_have_the_schemas_type(write: Callable[..., str], 
         ({"text": '{"a": 1}'}, {"text": '{"a": 1}'}),
         ({"text": "    if x:\n        pass\n"}, {"text": "    if x:\n        pass\n"}),
         ({"n": "3", "on": "true", "kind": "1"}, {"n": 3, "on": True, "kind": "1"}),
-        ({"n": "None", "list": "['a', True]"}, {"n": None, "list": ["a", True]}),  # in Python's syntax
+        ({"n": "None", "list": "['a', True]"}, {"n": None, "list": ["a", True]}),  # values in Python's syntax
         ({"on": "{1}", "list": "['a"}, {"on": "{1}", "list": "['a"}),
         ({"any": "3", "other": "x"}, {"any": 3, "other": "x"}),
     ):
@@ -231,7 +237,9 @@ ALL = (*KNOWN, *(form for printed in TEMPLATES for form in forms(printed)))
 )  # fmt: skip
 @pytest.mark.parametrize("start", ["", "a<arg_key>", "call:a{", "["])
 def test_repeated_text_takes_time_in_proportion(start: str, piece: str) -> None:
-    """A model that repeats itself must not delay the answers of others."""
+    """Tests that reading repeated text takes linear time, because a model that repeats itself must not delay
+    other answers.
+    """
     in_proportion(lambda text: [form.calls(start + text, {"a": {}}) for form in ALL], piece)
 
 
@@ -297,7 +305,7 @@ def test_any_printed_template_gives_a_form_or_none(printed: list[str]) -> None:
         form.calls("<x>a</x>", {})
 
 
-# "\\1" stands for the value, "\\2" for the value as a text in JSON
+# "\\1" stands for the value, and "\\2" for the value as a JSON string
 WRITTEN = {
     "Hermes": ("<tool_call>", '<tool_call>\n{"name": "save", "arguments": {"text": \2}}\n</tool_call>'),
     "Mistral": ("[TOOL_CALLS]", '[TOOL_CALLS]save[ARGS]{"text": \2}'),
@@ -332,13 +340,15 @@ MARKS |= {
 
 @pytest.mark.parametrize("family", WRITTEN)
 def test_marks_of_every_family_in_a_value_are_its_text(family: str) -> None:
-    """A model may quote any page; its text must neither become a call nor end the value."""
+    """A model may quote any text as the value of an argument. The quoted text must neither become a call nor
+    end the value.
+    """
     printed, written = WRITTEN[family]
     for mark in sorted(MARKS):
         value = f"a {mark} b"
         whole = written.replace("\1", value).replace("\2", json.dumps(value))
         assert read_typed(whole, printed, 7) == ("", [{"text": value}]), mark
-        for at in range(1, len(whole)):  # a cut answer is either this call or no call
+        for at in range(1, len(whole)):  # the reader finds this call or no call in a cut answer
             assert read_typed(whole[:at], printed, 64)[1] in ([], [{"text": value}]), (mark, at)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Conversations in the form that a template accepts."""
+"""Tests that conversations are brought into the form that a template accepts."""
 
 from __future__ import annotations
 
@@ -112,7 +112,9 @@ def template(text: str) -> ChatTemplate:
 
 
 def test_a_template_that_refuses_the_simplest_message_gets_everything_unchanged() -> None:
-    """The error of such a template says more than an error of eaglecpp would."""
+    """A template that refuses the simplest message gets all messages unchanged, because its own error says
+    more than an error of eaglecpp would.
+    """
     takes = template("{{ raise_exception('only for documents') if not documents }}").takes
     messages = [Message("system", "s"), Message("user", "q"), Message("user", "r")]
     assert accepted(messages, [F], takes).messages == messages

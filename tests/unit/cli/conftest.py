@@ -41,10 +41,11 @@ def folder(home: Path) -> ChatFolder:
 
 @pytest.fixture
 def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
-    """`talk("hello", "/bye")`: types these lines into a chat, then Ctrl+D; returns the chat.
+    """Returns a function `talk("hello", "/bye")`, which types these lines into a chat, then Ctrl+D, and
+    returns the chat.
 
-    An exception among the lines is raised. A callable among the lines gets the beginning of the line and
-    returns the line.
+    If one of the lines is an exception, typing it raises the exception. If a line is a function, it receives
+    the text that the chat has already put into the line, and returns the whole line.
     """
     opened: list[Chat] = []
 

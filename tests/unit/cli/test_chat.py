@@ -389,7 +389,7 @@ def test_an_unreadable_image_is_reported_and_not_attached(talk: Talk, tmp_path: 
     good, damaged = tmp_path / "good.png", tmp_path / "damaged.png"
     good.write_bytes(make_image(1))
     damaged.write_bytes(make_image(1)[:200])
-    chat = talk(f"/read {good}", "hello there")  # without a projector, no picture is attached to the message
+    chat = talk(f"/read {good}", "hello there")  # no projector, so no picture is attached
     assert chat.images == [] and len(chat.conversation.messages) == 2
     mmproj = {"mmproj": str(make_projector(tmp_path / "mmproj.gguf", 64))}
     seeing = talk(

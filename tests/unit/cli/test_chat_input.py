@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Lines become messages and commands."""
+"""Tests how typed lines become messages and commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from eaglecpp.cli.chat.input import is_command, is_open, read_block
 
 
 def typed(*lines: str) -> str:
-    """Types lines one after the other and checks the prompts. Returns the result of `read_block`."""
+    """Types lines one after the other, and checks the prompt of each line. Returns the result of
+    `read_block`.
+    """
     rest = list(lines)
 
     def ask(prompt: str, default: str) -> str:

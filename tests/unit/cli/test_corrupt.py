@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""For a damaged GGUF, every command prints one line that names the file, and exits with code 1."""
+"""Tests commands with a damaged GGUF. Every command must print one line that names the file, and exit with
+code 1.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Options and drafters on the pages match the program; commands on every page exist."""
+"""Tests the documentation pages: their options and drafters match the program, and the commands on every page
+exist.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def commands(page: Path) -> list[list[str]]:
     found = []
     for block in BLOCKS.findall(page.read_text(encoding="utf-8")):
         for line in block.replace("\\\n", " ").splitlines():
-            if "eaglecpp " not in line or "[" in line.split("#")[0]:  # a synopsis
+            if "eaglecpp " not in line or "[" in line.split("#")[0]:  # the line is a synopsis, not a command
                 continue
             words = shlex.split(line, comments=True) if line.count('"') % 2 == 0 else []
             while words and words[0] in ("$", "torchrun"):

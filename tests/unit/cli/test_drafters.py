@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp drafters`: lists, searches, and shows the choice of `--draft auto`."""
+"""Tests `eaglecpp drafters`, which lists and searches known drafters, and shows the choice of `--draft
+auto`.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def test_a_copy_of_a_known_file_is_known_under_any_name(tmp_path: Path, models: 
     for name in (copy, "bare"):
         assert fetch(name).offer == "this is a copy of known: --draft known uses its drafter"
     assert fetch(copy, "auto").draft == find_here("known").draft
-    copy.write_bytes(copy.read_bytes()[:-1] + b"x")  # a fine-tune
+    copy.write_bytes(copy.read_bytes()[:-1] + b"x")  # other weights, as in a fine-tune
     assert "is a copy" not in fetch(copy).offer
 
 
@@ -83,7 +85,7 @@ def test_the_included_drafter_is_offered_without_a_download(tmp_path: Path) -> N
     names = {"general.name": "Smollm2 135M 8k Lc100K Mix1 Ep2"}
     path = rewrite(make_target(tmp_path).gguf, tmp_path / "my.gguf", changed=names)
     assert fetch(path).offer.endswith(": --draft auto uses it")
-    (notice,) = fetch(path, "auto").notices  # for another vocabulary
+    (notice,) = fetch(path, "auto").notices  # the notice: the drafter is for another vocabulary
     assert "was not made for" in notice and notice.endswith("; drafting from the text itself")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""All text from a model, a file or a server reaches a terminal without control characters."""
+"""Tests that text from a model, a file or a server reaches a terminal without control characters."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def test_every_output_is_clean(is_terminal: bool, capsys: pytest.CaptureFixture[
 
 
 def test_only_one_module_writes_to_the_terminal() -> None:
-    """The module `terminal` cleans all output. Output of a second module would not be cleaned."""
+    """Tests that only the module `terminal` writes to the terminal. It removes control characters from all
+    output; another module's output would keep them.
+    """
     writes = {"print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write"}
     found = {
         path.name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tests the output for a new user who mistypes a command."""
+"""Tests the help that a new user gets, for example after mistyping a command."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Common parts of all commands: exit codes, one-line errors, the table of commands."""
+"""Tests the common parts of all commands: exit codes, one-line errors, the table of commands."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Progress bars of downloads: one per file, with size, rate and remaining time. Without a terminal there are
-no bars.
+"""Tests the progress bars of downloads: one bar per file, with size, rate and remaining time. Output to
+anything but a terminal has no bars.
 """
 
 from __future__ import annotations

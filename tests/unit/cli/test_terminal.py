@@ -50,8 +50,8 @@ def test_the_line_after_an_answer(
 
 
 def test_the_planners_reasons_are_known_by_name() -> None:
-    """The names of reasons were once searched in a sentence of the planner, in which "waiting" was part of
-    another reason.
+    """Tests that reasons of the planner are found by their names. A former version searched the names in a
+    sentence, in which "waiting" was part of another reason.
     """
     assert list(core.plan_reasons) == list(PlanReason)
     said = not_drafted({"reason": "over_budget", "why": "off: any other words"})
@@ -91,7 +91,7 @@ def test_withheld_text_is_shown_after_ctrl_c(models: Models) -> None:
         stream = engine.stream(
             "ab cd",
             max_tokens=8,
-            # from its second character on, the answer may become the stop string
+            # after its first character, the answer may become the stop string, so it is held back
             stop=whole.text[1:] + "\0 and more",
             stop_when=lambda tokens: setattr(watch, "requested", len(tokens) == 3),
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp train` refuses invalid options before it writes a file."""
+"""Tests that `eaglecpp train` refuses invalid options before it writes any file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""One tiny target for all converter tests, and a fixture that converts a checkpoint against it."""
+"""Fixtures for the converter's tests: a tiny target, and a function that converts a checkpoint for this
+target.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from helpers.tiny import TinyTarget
 
 @pytest.fixture
 def convert(target: TinyTarget, tmp_path: Path) -> Callable[..., ConvertReport]:
-    """`convert(checkpoint, **options)`: converts against the tiny target, to F32 by default."""
+    """Returns a function `convert(checkpoint, **options)` that converts for the tiny target, to F32 by
+    default.
+    """
 
     def run(checkpoint: Path, **options: Any) -> ConvertReport:
         options = {"target": target.gguf, "out": tmp_path / "out.gguf", "type": "F32", **options}

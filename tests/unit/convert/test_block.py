@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Conversion of block drafters. Every layout of a drafter becomes the same file. Slots, layers and masks
-follow the conventions of its family. Files that llama.cpp runs correctly get llama.cpp's architecture name.
-Unsupported drafters are refused with the unsupported feature.
+"""Tests the conversion of block drafters. Every layout of a drafter becomes the same file. Slots, layers and
+masks follow the conventions of the drafter's family. If llama.cpp runs a file correctly, the file gets
+llama.cpp's architecture name. The refusal of an unsupported drafter names the unsupported feature.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ THETA = {"rope_theta": 10000.0}
 DFLASH, DSPARK, DFLASH2 = BlockShape(), BlockShape("dspark"), BlockShape("dflash2")
 LAGUNA = BlockShape(gated=True, window=6, causal=True)
 BARE = BlockShape("dspark", own_tables=False)
-PLAIN = BlockShape("dspark", rank=0, confidence=False)  # DeepSpec's "DFlash"
+PLAIN = BlockShape("dspark", rank=0, confidence=False)  # the drafter that DeepSpec calls "DFlash"
 REDUCED = BlockShape("dspark", n_draft_vocab=160)
 GEMMA = BlockShape("dspark", gemma="keys")
 UNCAPPED = {"final_logit_softcapping": None}
@@ -40,7 +40,7 @@ _TOLD = ("mask_token_id", "target_layer_ids")
 
 
 def keys(path: Path) -> Config:
-    """Returns the keys of the drafter's architecture, without its prefix."""
+    """Returns the keys of the drafter's architecture, without the architecture's prefix."""
     return {
         name.partition(".")[2]: field.contents()
         for name, field in gguf.GGUFReader(path).fields.items()
@@ -69,7 +69,7 @@ def early_specforge(config: Config, weights: Config) -> tuple[Config, Config]:
 
 
 def speculators(config: Config, weights: Config) -> tuple[Config, Config]:
-    """Layout of speculators, for any kind of block drafter: nested layer config, boundary ids."""
+    """Layout of speculators for any kind of block drafter, with a nested layer config and boundary ids."""
     kind = "dflash2" if "candidate_selector.hidden_projection.weight" in weights else "dflash"
     kind = "dspark" if "markov_rank" in config else kind
     top = {"speculators_model_type": kind, "architectures": ["DSparkSpeculator"]}
@@ -85,7 +85,7 @@ def speculators(config: Config, weights: Config) -> tuple[Config, Config]:
 
 
 def liquid(config: Config, weights: Config) -> tuple[Config, Config]:
-    """Layout of Liquid: rotated values are in neighbouring pairs."""
+    """Layout of Liquid, in which RoPE rotates neighbouring pairs."""
 
     def paired(value: NDArray[F32]) -> NDArray[F32]:
         return value.reshape(-1, 2, 8, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
@@ -110,7 +110,7 @@ def nemotron(config: Config, weights: Config) -> tuple[Config, Config]:
 
 
 def model_optimizer(config: Config, weights: Config) -> tuple[Config, Config]:
-    """Layout of a DSpark drafter that Model Optimizer exported."""
+    """Layout in which Model Optimizer exports a DSpark drafter."""
     nested = {key: config[key] for key in ("markov_rank", "markov_head_type", *_TOLD)}
     nested |= {"projector_type": "dspark", "shift_label": True, "use_confidence_head": True, "causal": False}
     weights = {
@@ -122,7 +122,7 @@ def model_optimizer(config: Config, weights: Config) -> tuple[Config, Config]:
 
 
 def torchspec(config: Config, weights: Config) -> tuple[Config, Config]:
-    """Layout of TorchSpec: num_target_layers is the number of features."""
+    """Layout of TorchSpec, in which num_target_layers is the number of features."""
     return config | {"num_target_layers": 3, "target_num_hidden_layers": 8}, weights
 
 
@@ -192,8 +192,8 @@ def test_slots_and_architecture(
     convert: Convert,
     tmp_path: Path,
 ) -> None:
-    """Slots follow the class, unless the config states them. A file that llama.cpp would run wrongly does not
-    get llama.cpp's architecture name.
+    """Tests that the slots follow from the drafter's class, unless the config states the slots. If llama.cpp
+    would run a file wrongly, the file must not get llama.cpp's architecture name.
     """
     report = convert(shape.write(tmp_path / "in"))
     block = report.spec.block
@@ -233,8 +233,8 @@ def test_visible_rows_of_a_block(
 
 
 def test_speculators_has_its_own_slots_and_sliding_layers(convert: Convert, tmp_path: Path) -> None:
-    """In speculators, DSpark drafts from the anchor on, and DFlash2's rows see their whole block. DFlash does
-    neither.
+    """Tests drafters of speculators: DSpark drafts from the anchor on, and DFlash2's rows see their whole
+    block. DFlash neither drafts from the anchor nor sees the whole block.
     """
     for i, (shape, anchor_first, causal) in enumerate(
         ((DFLASH, False, True), (DSPARK, True, True), (DFLASH2, False, False))
@@ -272,7 +272,9 @@ def test_speculative_tokens_decide_the_first_slot_of_speculators_dspark(
 
 
 def test_a_nested_window_wins(convert: Convert, tmp_path: Path) -> None:
-    """A nested window takes precedence, as in vLLM and llama.cpp, also without use_swa."""
+    """Tests that the window in the nested config takes precedence, as in vLLM and llama.cpp, also without
+    use_swa.
+    """
     shape = replace(DFLASH, window=9, extra=dflash_config(swa_window_size=6))
     assert convert(shape.write(tmp_path / "in")).spec.sliding_window == 6
 
@@ -290,8 +292,8 @@ def test_a_missing_block_size_must_be_given(convert: Convert, target: TinyTarget
 
 
 def test_partly_rotated_heads_are_a_choice(convert: Convert, target: TinyTarget, tmp_path: Path) -> None:
-    """DeepSpec copies the key from Qwen3.5 and 3.6. DeepSpec's class rotates whole heads, but vLLM only a
-    part.
+    """Tests partial_rotary_factor, which DeepSpec copies from Qwen3.5 and 3.6. DeepSpec's class ignores the
+    key and rotates whole heads, but vLLM rotates only a part of each head, so the user must choose.
     """
     rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
             "mrope_section": [2, 1, 1], "mrope_interleaved": True}  # fmt: skip
@@ -308,7 +310,9 @@ def test_partly_rotated_heads_are_a_choice(convert: Convert, target: TinyTarget,
 
 
 def test_a_head_left_out_by_the_converter(convert: Convert, target: TinyTarget, tmp_path: Path) -> None:
-    """llama.cpp's converter drops DeepSpec's copy of the head, and llama.cpp then uses the embeddings."""
+    """Tests files whose head llama.cpp's converter left out. It drops DeepSpec's copy of the head, and
+    llama.cpp then uses the embeddings as the head.
+    """
     whole = convert(DSPARK.write(tmp_path / "in"))
     silent = rewrite(
         whole.out,
@@ -330,7 +334,7 @@ def test_a_head_left_out_by_the_converter(convert: Convert, target: TinyTarget, 
     [
         ({}, (2, 4, 5), "post+1"),
         ({"target_layer_ids": [-1, 3, 4]}, (0, 4, 5), "post+1"),
-        ({"target_layer_ids": [2, 4, 5]}, (3, 5, 6), "post+1"),  # layer ids that look like EAGLE's default
+        ({"target_layer_ids": [2, 4, 5]}, (3, 5, 6), "post+1"),  # these layer ids look like EAGLE's default
         ({"target_layer_ids": [1, 3, 7]}, (2, 4, 8), "post+1"),
         ({"target_layer_ids": None, "num_hidden_layers": 3}, (2, 4, 6), "post+1"),
         (
@@ -437,8 +441,8 @@ def test_keys_without_effect_change_nothing(name: str, convert: Convert, tmp_pat
 def test_an_unknown_key_is_refused(
     layout: Layout | None, edit: Config, convert: Convert, tmp_path: Path
 ) -> None:
-    """Unknown keys are refused at the top level, in dflash_config, transformer_layer_config and
-    rope_parameters. A null value counts as absent.
+    """Tests unknown keys at the top level and in dflash_config, transformer_layer_config and rope_parameters.
+    They are refused, unless their value is null, which counts as absent.
     """
     config, weights = {**DFLASH.config(), **edit}, DFLASH.weights()
     key, value = list(edit.items())[-1]
@@ -539,7 +543,7 @@ def test_refused_by_name(
     convert: Convert,
     tmp_path: Path,
 ) -> None:
-    """Each case must be refused with its reason. change: tensors to add, or to remove if None."""
+    """Tests that each case is refused with its reason. change: tensors to add; None removes a tensor."""
     weights = {name: value for name, value in {**shape.weights(), **change}.items() if value is not None}
     checkpoint = write_files(tmp_path / "in", {**shape.config(), **edit}, weights)
     with pytest.raises(error, match=message):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The commands' output and exit codes."""
+"""Tests the output and the exit codes of the converter's commands."""
 
 from __future__ import annotations
 

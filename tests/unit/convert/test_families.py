@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Every layout of the same drafter becomes the same file, in any storage format."""
+"""Tests that every layout of a drafter becomes the same file, in any storage format."""
 
 from __future__ import annotations
 

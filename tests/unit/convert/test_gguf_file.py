@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The GGUF reader agrees with the gguf package on valid files and answers damage with one GgufError."""
+"""Tests the GGUF reader. It agrees with the gguf package on valid files, and raises GgufError for damaged
+files.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,9 @@ def test_absent_files_and_directories(tmp_path: Path) -> None:
 
 
 def test_random_damage_raises_only_gguf_error(target: TinyTarget, tmp_path: Path) -> None:
-    """Flips and cuts random bytes in the header of a real file. The seed is fixed, so a failure repeats."""
+    """Tests damaged headers: flips random bits and cuts bytes of a real file. The seed is fixed, so a failure
+    repeats.
+    """
     whole = target.gguf.read_bytes()
     end = min(info.offset for info in read_gguf(target.gguf).tensors.values())
     rng = random.Random(3)
@@ -136,7 +140,9 @@ def test_random_damage_raises_only_gguf_error(target: TinyTarget, tmp_path: Path
 
 
 def test_the_quick_reader_and_the_full_one_agree(tmp_path: Path) -> None:
-    """Tests lists that are inside one block of the file, lists that span two blocks, and skipped lists."""
+    """Compares the quick reader with the full reader: for lists that are inside one block of the file, lists
+    that span two blocks, and skipped lists.
+    """
     from eaglecpp.convert.gguf_head import read_keys
 
     path = tmp_path / "x.gguf"

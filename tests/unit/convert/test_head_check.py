@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A draft head with wrong rows is detected by its similarity to the target's head."""
+"""Tests that a draft head with wrong rows is detected by comparing it with the target's head."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from helpers.tiny import TinyTarget
 def with_head(
     tmp_path: Path, target: TinyTarget, rows: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> Path:
-    """Returns a drafter whose head is the target's at `rows(offsets, ids)`, plus a little noise, as after
-    training.
+    """Returns a drafter whose head consists of the rows `rows(offsets, ids)` of the target's head, plus a
+    little noise, as after training.
     """
     shape = DraftShape()
     offsets = shape.weights()["d2t"]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The rules that turn a checkpoint's layer ids into boundary ids, one row per rule and refusal."""
+"""Tests the rules that turn a checkpoint's layer ids into boundary ids, with one case per rule and per
+refusal.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,9 @@ DEFAULT = (2, 4, 5)
         (None, {}, (DEFAULT, "default")),
         ([], {}, (DEFAULT, "default")),
         ([2, 4, 5], {}, (DEFAULT, "boundary")),
-        ([1, 3, 4], {}, (DEFAULT, "post+1")),  # ids of the default in the other convention
+        ([1, 3, 4], {}, (DEFAULT, "post+1")),  # the ids of the default in the other convention
         ([1, 3, 4], BOUNDARY, ((1, 3, 4), "boundary")),
-        ([1, 3, 8], {}, ((1, 3, 8), "boundary")),  # no block has the number 8
+        ([1, 3, 8], {}, ((1, 3, 8), "boundary")),  # boundary ids, because block 8 does not exist
         ([9, 9, 9], {"aux_layers": [0, 3, 8]}, ((0, 3, 8), "given")),
         (None, {"aux_layers": [1, 3, 4], **POST}, (DEFAULT, "given")),
         ([4, 2, 5], BOUNDARY, "distinct ascending"),
@@ -41,7 +43,9 @@ DEFAULT = (2, 4, 5)
 def test_ids_of_families_without_a_convention(
     ids: list[int] | None, given: dict[str, Any], expected: Any, convert: Convert, tmp_path: Path
 ) -> None:
-    """expected: the ids and their rule, or the reason of a refusal."""
+    """Tests layer ids of families without a convention. expected: the ids and their rule, or the reason of a
+    refusal.
+    """
     checkpoint = write_checkpoint(tmp_path / "in", edit={IDS: ids})
     if isinstance(expected, str):
         with pytest.raises(LayerIdError, match=expected):
@@ -62,9 +66,9 @@ def test_ids_of_speculators_are_boundaries(ids: tuple[int, ...], convert: Conver
     ("family", "layers", "edit"),
     [
         *((family, (2, 4, 7), {}) for family in ("specforge", "torchspec", "modelopt", "speculators")),
-        # both keys agree: they are boundary ids in either convention
+        # both keys have the same ids, so they are boundary ids in either convention
         ("torchspec", (1, 3, 6), {IDS: [1, 3, 6]}),
-        ("speculators", (1, 3, 5, 7), {"num_aux_hidden_states": 3}),  # counted from fc
+        ("speculators", (1, 3, 5, 7), {"num_aux_hidden_states": 3}),  # derived from the size of fc
     ],
 )
 def test_families_with_a_convention_need_no_flag(
@@ -91,8 +95,8 @@ def test_families_without_a_convention_need_a_reading(family: str, convert: Conv
 def test_torchspecs_layer_0_of_kimi_is_recognised_by_its_ids_or_refused(
     ids: tuple[int, ...], expected: tuple[int, ...] | None, convert: Convert, tmp_path: Path
 ) -> None:
-    """TorchSpec's export for vLLM writes boundary ids for kimi_k2, but exports since June 2026 write the ids
-    of the blocks before.
+    """TorchSpec's export for vLLM writes boundary ids for kimi_k2. Since June 2026 it writes the ids of the
+    blocks before the boundaries.
     """
     edit = {"model_type": "kimi_k2", "architectures": ["LlamaForCausalLMEagle3"]}
     checkpoint = write_checkpoint(tmp_path / "in", "kimi", DraftShape(layers=ids), edit=edit)

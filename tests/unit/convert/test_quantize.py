@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Every type round-trips within its error, the table offers every type that ggml can write, and no tensor is
-stored in a wrong type.
+"""Tests quantisation. Every type round-trips within its error limit, the table offers every type that ggml
+can write, and no tensor is stored in a wrong type.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from eaglecpp.convert.quantize import TYPES, ErrorSum, encode, file_type, parse_
 from helpers.checkpoints import Convert, write_checkpoint
 from helpers.random_drafter import DraftShape
 
-# Limits of the relative RMS error for normally distributed values: a third above the error of ggml's
-# quantiser today.
+# Limits of the relative RMS error for normally distributed values. Each limit is a third above the present
+# error of ggml's quantiser.
 LIMITS = {
     "F32": 0.0, "F16": 3e-4, "BF16": 3e-3, "Q8_0": 8e-3, "Q6_K": 0.03, "Q5_K": 0.05,
     "Q5_1": 0.06, "Q5_0": 0.06,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A drafter's GGUF is read as a checkpoint: converting it again gives the same file, and unsupported files
-are refused with the unsupported feature.
+"""Tests that a drafter's GGUF can be read as a checkpoint. Converting the GGUF again gives the same file. The
+refusal of an unsupported file names the unsupported feature.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SOURCE = ("general.name", *(f"eaglecpp.{name}" for name in ORIGIN))
 
 
 def contents(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Returns the contents of a GGUF: its keys, without those about its origin, and its tensors in their
-    stored form.
+    """Returns the contents of a GGUF: its keys, except keys about its origin, and its tensors in their stored
+    form.
     """
     file, data = read_gguf(path), path.read_bytes()
     keys = {name: field.value for name, field in file.fields.items() if name not in SOURCE}
@@ -58,7 +58,7 @@ Make = Callable[..., Path]
 
 @pytest.fixture
 def make(convert: Convert, tmp_path: Path) -> Make:
-    """`make(name)`: writes the file of one of `DRAFTERS`."""
+    """Returns a function `make(name)` that writes the file of one of `DRAFTERS`."""
     return lambda name, type="F32": convert(DRAFTERS[name].write(tmp_path / "in"), type=type).out
 
 
@@ -74,7 +74,9 @@ def test_converting_it_again_gives_the_same_file(
 def test_a_file_without_the_first_drafting_slot_leaves_a_choice(
     make: Make, convert: Convert, target: TinyTarget, tmp_path: Path
 ) -> None:
-    """llama.cpp's converter writes no key for the first drafting slot if the drafter has no Markov head."""
+    """Tests a file that does not state the first drafting slot: llama.cpp's converter writes this key only if
+    the drafter has a Markov head.
+    """
     first = make("rank 0")
     assert open_choices(first, target.gguf) == ()
     silent = tmp_path / "silent.gguf"
@@ -99,7 +101,9 @@ def test_a_held_out_measurement_survives(convert: Convert, tmp_path: Path) -> No
 
 
 def test_rows_are_read_from_any_offset(convert: Convert, target: TinyTarget, tmp_path: Path) -> None:
-    """A large matrix is read in parts that may begin in the middle of a head."""
+    """Tests reading rows from any offset, because a large matrix is read in parts that may begin in the
+    middle of a head.
+    """
     shape = DraftShape(fc_norm=True)
     ours = open_drafter(convert(write_checkpoint(tmp_path / "in", "vllm", shape)).out, target.gguf).sources
     theirs = open_drafter(tmp_path / "in", target.gguf).sources
@@ -143,7 +147,9 @@ def with_tensor(name: str, change: Callable[[Any], Any]) -> Change:
 
 
 def retyped(name: str, dtype: Any) -> Change:
-    """ggml has no conversion function for some types, and calling it anyway would end the process."""
+    """Tests tensors of types for which ggml has no conversion function. Calling the missing function would
+    end the process.
+    """
     return with_tensor(name, lambda values: values.astype(dtype))
 
 
@@ -190,7 +196,7 @@ NO_FLOATS = "cannot convert this type to floats"
 def test_a_files_own_values_are_checked(
     change: dict[str, Any] | Change, message: str, make: Make, convert: Convert, tmp_path: Path
 ) -> None:
-    """A file with invalid values raises one error that names the file."""
+    """Tests files with invalid values. Reading such a file raises an error that names the file."""
     is_block = not callable(change) and any(key.startswith("dflash") for key in change)
     first, path, out = make("dflash" if is_block else "eagle31"), tmp_path / "bad.gguf", tmp_path / "again"
     rewrite(first, path, change) if callable(change) else rewrite(first, path, changed=change)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Ambiguities of checkpoints by family: the possible readings, the default, the effect of a given reading on
-the file, and the recorded reasons. tests/parity compares the arithmetic of each reading with PyTorch.
+"""Tests the ambiguities of checkpoints in each family: the possible readings, the default reading, the effect
+of a chosen reading on the file, and the recorded reasons. tests/parity compares the arithmetic of each
+reading with PyTorch.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ BOTH = ("500000", "10000")
         ("vllm", PLAIN, {"rope_theta": 1e4}, {}),
         ("specforge", PLAIN, THETA, {"rope_theta": BOTH}),
         ("specforge", PLAIN, LLAMA3, {"rope_theta": BOTH, "rope_scaling": ("config", "none")}),
-        ("specforge", PLAIN, {"fc_norm": False, **THETA}, {}),  # a checkpoint that is older than the fix
+        ("specforge", PLAIN, {"fc_norm": False, **THETA}, {}),  # a checkpoint from before the trainer's fix
         ("specforge", NEW, THETA, {"feed": ("post", "pre")}),
         ("specforge", PLAIN, {"norm_output": False}, {"head_norm": ("yes", "no")}),
         ("speculators", PLAIN, THETA, {}),
@@ -57,7 +58,7 @@ BOTH = ("500000", "10000")
         ("modelopt", PLAIN, {}, {"feature_norm": ("twice", "once")}),
         ("modelopt", DraftShape(norm_before_fc=True), {}, {"feature_norm": ("once", "twice")}),
         ("modelopt", PLAIN, UNSIGNED, {"feature_norm": ("once", "twice")}),
-        # a checkpoint of eaglecpp's own trainer
+        # a checkpoint of eaglecpp's trainer
         ("torchspec", PLAIN, {"eaglecpp": {}, "rope_scaling": YARN, **THETA}, {}),
     ],
 )  # fmt: skip

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Checkpoints that must never be converted silently: the table has one row per check, and every message names
-the fault and the remedy.
+"""Tests faulty checkpoints, which must never be converted silently. The table has one row per check, and
+every error message names the fault and the remedy.
 """
 
 from __future__ import annotations
@@ -286,8 +286,8 @@ def test_a_target_that_does_not_fit(convert: Convert, tmp_path: Path, spec: Targ
 
 @pytest.mark.parametrize("n_draft", [160, 367], ids=["some of the tokens", "all tokens"])
 def test_rows_above_the_targets_tokens_are_left_out(convert: Convert, tmp_path: Path, n_draft: int) -> None:
-    """Gemma 3's checkpoints have 262,208 rows, and its GGUFs have 262,144 tokens. Configs of drafters have
-    either number.
+    """Tests that rows beyond the target's vocabulary are left out. Gemma 3's checkpoints have 262,208 rows,
+    but its GGUFs have 262,144 tokens. Configs of drafters have either number.
     """
 
     def save(directory: Path, weights: dict[str, Any]) -> None:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Tests the rope settings of draft configs: the values for ggml's rope must give the same angles."""
+"""Tests the rope settings of draft configs: the values that the converter writes for ggml's rope must give
+the same angles.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Each switch of a drafter reaches its key and tensors; drafters that llama.cpp would run wrong become
-`eagle31`.
+"""Tests that each switch of a drafter reaches its key and tensors. A drafter that llama.cpp would run
+incorrectly becomes `eagle31`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from helpers.random_drafter import DraftShape, LatentShape
 
 
 class Written:
-    """A converted file, with keys without their architecture prefix."""
+    """A converted file, with its keys without the architecture's prefix."""
 
     def __init__(self, path: Path) -> None:
         reader = gguf.GGUFReader(path)
@@ -76,7 +76,9 @@ def test_switches_that_llama_cpp_knows_stay_plain(written: Callable[..., Written
     ids=str,
 )
 def test_everything_else_is_eagle31(written: Callable[..., Written], switches: Any, key: str) -> None:
-    """tests/parity compares the resulting arithmetic with PyTorch."""
+    """Tests which drafters become `eagle31`. tests/parity compares the arithmetic of these drafters with
+    PyTorch.
+    """
     file = written(DraftShape(**switches), options={"readings": {"layer_ids": "boundary"}})
     assert file.arch == "eagle31" and (not key or file.keys[key])
     always = {"fc_norm", "norm_output", "norm_before_fc", "norm_before_residual", "rope.type"}

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A weight file that is damaged, hostile or of another kind gives one CheckpointError and runs no code."""
+"""Tests weight files that are damaged, hostile or of another kind. Reading such a file raises a
+CheckpointError and runs no code from the file.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def test_parameters_views_and_state_dict_metadata_are_understood(tmp_path: Path)
 
 
 class Attack:
-    """Hostile object: an unrestricted unpickler that reads it creates a file."""
+    """A hostile object: if an unrestricted unpickler reads it, the object creates a file."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -81,7 +83,7 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path) -> None:
 
 
 class Tensors(pickle.Pickler):
-    """Writes tensors like torch.save, but allows wrong values of single fields."""
+    """Writes tensors like torch.save, but can write wrong values of single fields."""
 
     def persistent_id(self, obj: Any) -> Any:
         return obj.pid if isinstance(obj, Storage) else None
@@ -258,7 +260,9 @@ def test_a_config_of_many_values_is_not_parsed(convert: Convert, tmp_path: Path)
 
 
 def test_a_directory_of_many_entries_is_not_read(tmp_path: Path) -> None:
-    """zipfile allocates an object of some 500 bytes for an entry of 46."""
+    """Tests that a zip directory with very many entries is not read. For an entry of 46 bytes, zipfile
+    allocates an object of some 500 bytes.
+    """
     archive(tmp_path / "x.bin", pickled(), data__0=bytes(24))
     whole = (tmp_path / "x.bin").read_bytes()
     entry = struct.pack("<4s6H3L5H2L", b"PK\x01\x02", 20, 20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"a"
@@ -320,12 +324,12 @@ def test_an_entry_with_a_large_declared_size_is_not_read(tmp_path: Path) -> None
         (
             b"\x80\x02})" + b"q\x01h\x01\x86" * 60 + b"K\x01s.",
             "expected str as a key, found tuple",
-        ),  # 2^60 to hash
+        ),  # 2^60 numbers to hash
         (
             b"\x80\x02ccollections\nOrderedDict\n)" + b"q\x01h\x01\x86" * 60 + b"K\x01\x86\x85\x85R.",
             "data.pkl",
         ),
-        (pickled(stride=(3, SHARED)), "malformed tensor"),  # 2^60 to print
+        (pickled(stride=(3, SHARED)), "malformed tensor"),  # 2^60 numbers to print
         (pickled(pid=("storage", SHARED, "0", "cpu", 6)), "malformed tensor storage"),
         (b"\x80\x02\x8b" + (1 << 30).to_bytes(4, "little") + b".", "data.pkl"),
         (b"\x80\x02}h\x07.", "data.pkl cannot be read: UnpicklingError"),

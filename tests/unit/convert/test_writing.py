@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A conversion either replaces the output completely or leaves all files unchanged."""
+"""Tests that a conversion either replaces the output completely, or leaves all files unchanged."""
 
 from __future__ import annotations
 

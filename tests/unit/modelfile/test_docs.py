@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""docs/modelfile.md: its examples run, its tables are complete."""
+"""Tests docs/modelfile.md: its examples run, and its tables are complete."""
 
 from __future__ import annotations
 

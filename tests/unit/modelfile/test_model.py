@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The checked content of a Modelfile: repeats, types, pragmas, inheritance, printing."""
+"""Tests the validation of a Modelfile's content: repeats, types, pragmas, inheritance, printing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The PARAMETER table: Go's number syntax, ranges, defaults, and options that the engine has."""
+"""Tests the table of PARAMETER names: Go's number syntax, ranges, defaults, and names of the engine's own
+options.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Resolves a Modelfile and a directory into files and references."""
+"""Tests that a Modelfile and a directory are resolved into files and references."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAME = "DRAFT must not reference the same local path as FROM"
 
 
 def write_gguf(path: Path, architecture: str = "llama", kind: str = "target") -> Path:
-    """Writes a GGUF with only a header, which is enough to recognise its kind."""
+    """Writes a GGUF with only a header, from which the kind of the file can be recognised."""
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(path, architecture)
     if kind == "target":
@@ -48,7 +48,7 @@ def refusal(directory: Path, text: str) -> str:
 
 @pytest.fixture
 def directory(models: Any, tmp_path: Path) -> Path:
-    """A folder with a real pair: target.gguf and head.gguf."""
+    """Creates a folder with the files of a real pair, target.gguf and head.gguf."""
     shutil.copy(models.target, tmp_path / "target.gguf")
     shutil.copy(models.draft, tmp_path / "head.gguf")
     return tmp_path

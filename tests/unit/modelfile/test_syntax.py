@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Reading and printing Modelfiles: positions of errors, dropped characters, pragmas, unprintable content."""
+"""Tests reading and printing of Modelfiles: positions of errors, dropped characters, pragmas, content that
+cannot be printed.
+"""
 
 from __future__ import annotations
 

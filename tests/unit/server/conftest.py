@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A server with a store of its own, for all tests that do not need a separate server."""
+"""Fixtures for the server's tests: a server with its own store, which tests share unless they need a separate
+server.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from helpers.http_server import TestServer, store
 
 @pytest.fixture(scope="session")
 def store_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty store, independent of the user's."""
+    """Creates an empty store, independent of the user's store."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home))
@@ -33,7 +35,7 @@ def server(store_root: Path) -> Iterator[TestServer]:
 
 @pytest.fixture
 def slow_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slows rounds down, so that a long answer is still running when others arrive, on any machine."""
+    """Slows rounds down, so that on any machine a long answer is still running when other requests arrive."""
     step = Scheduler.step
 
     def slow_step(self: Scheduler) -> Any:
@@ -45,7 +47,7 @@ def slow_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def thinker(server: TestServer) -> Iterator[str]:
-    """A stored model whose template supports thinking. It is removed for the tests of other modules."""
+    """Stores a model whose template supports thinking, and removes the model after the tests of a module."""
     template = (
         "{{ range .Messages }}{{ .Role }}: {{ if .Thinking }}<think>{{ .Thinking }}</think>{{ end }}"
         "{{ .Content }}{{ range .ToolCalls }} [{{ .Function.Name }}]{{ end }}\n{{ end }}assistant: "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Access to the server: host names, web pages, keys, and the servers that requests may name."""
+"""Tests access to the server: host names, web pages, keys, and which other servers a request may name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from helpers.hub_server import HubServer
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[HubServer]:
-    """A registry with a model, and its address as an untrusted client would name it."""
+    """Starts a registry with a model, and returns its address as an untrusted client would name it."""
     with HubServer() as hub:
         hub.publish("library/tiny:1b", {"model": TARGET.read_bytes()})
         yield hub
@@ -55,8 +55,8 @@ def test_pages_of_other_sites_are_refused(server: TestServer) -> None:
     ],
 )  # fmt: skip
 def test_foreign_host_names_of_this_machine_are_refused(named: TestServer, host: str, status: int) -> None:
-    """A page of evil.example that points its own name to this machine is not a page of this server. A request
-    to an IP address cannot be redirected in this way.
+    """Tests a page of evil.example whose host name points to this machine: it is not a page of this server,
+    so its requests are refused. A request to an IP address cannot come from such a page.
     """
     headers = {"Host": host, "Origin": f"http://{host}"}
     assert named.get("/api/tags", headers={"Host": host}).status_code == status
@@ -65,8 +65,8 @@ def test_foreign_host_names_of_this_machine_are_refused(named: TestServer, host:
 
 @pytest.fixture(scope="module")
 def named(store_root: Path) -> Iterator[TestServer]:
-    """A server as on a network, which also checks host names. Only the address on which it listens counts as
-    this machine's.
+    """Starts a server as on a network, which also checks host names. Only the address on which the server
+    listens counts as this machine's address.
     """
     with TestServer(host="own.example", hosts=("eagle.lan",)) as running:
         yield running
@@ -84,7 +84,8 @@ def named(store_root: Path) -> Iterator[TestServer]:
 def test_requests_without_origin_from_other_pages_are_refused(
     server: TestServer, path: str, site: str, mode: str, status: int
 ) -> None:
-    """<img src="http://127.0.0.1:11434/props?model=large"> would load a model. A link to the server's page is
+    """Tests requests from other pages that have no Origin header. Without this check, <img
+    src="http://127.0.0.1:11434/props?model=large"> would load a model. A link to the server's page is
     allowed.
     """
     assert server.get(path, headers={"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode}).status_code == status
@@ -144,7 +145,9 @@ def keyed(store_root: Path) -> Iterator[TestServer]:
 
 
 def test_a_body_has_one_length(server: TestServer) -> None:
-    """If the server and a proxy read a length differently, one request can hide in another."""
+    """Tests that a body has exactly one length. If the server and a proxy read the length differently, one
+    request can hide in another.
+    """
     client = http.client.HTTPConnection(*server.listener.getsockname(), timeout=30)
     client.putrequest("POST", "/api/show")
     client.putheader("Content-Length", "4")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Adapters chosen by a request give the text of an engine opened with these adapters, without effect on other
-requests.
+"""Tests adapters that a request chooses. The text must equal that of an engine that is opened with these
+adapters, and other requests must not change.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Anthropic's `/v1/messages`: blocks in, blocks and events out."""
+"""Tests Anthropic's `/v1/messages`: blocks of a request, and blocks and events of an answer."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def test_blocks_are_read_as_their_text(server: TestServer, thinker: str, place: 
 
 
 def same_prompt(server: TestServer, model: str, mine: list[Any], other: list[Any]) -> None:
-    """Checks that two conversations give one prompt: the second conversation finds all of the first one's
-    prompt in the cache.
+    """Checks that two conversations give the same prompt: the second conversation finds the whole prompt of
+    the first in the cache.
     """
     answers = [whole(server, ask("", model=model, max_tokens=8, messages=one)) for one in (mine, other)]
     first, second = (one["usage"] for one in answers)
@@ -108,8 +108,8 @@ def same_prompt(server: TestServer, model: str, mine: list[Any], other: list[Any
 
 @pytest.mark.parametrize("before", ["", "They quote a header:\n"])
 def test_a_changing_client_header_keeps_the_prompt(server: TestServer, before: str) -> None:
-    """Claude Code's system prompt begins with a header that changes. At other positions, such a header is
-    ordinary text.
+    """Tests the changing header at the beginning of Claude Code's system prompt, which must not change the
+    prompt. At other positions, such a header is ordinary text.
     """
     text = "You help with code. " * 20
     usages = []

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""State after a failure at the worst moment: a killed server, a full disk during a pull."""
+"""Tests the state after a failure at the worst moment: the server is killed, or the disk is full during a
+pull.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from helpers.hub_server import HubServer
 from helpers.serve_process import QUICK, free_port, start_server
 
 REPO = "user/demo-GGUF"
-FILE = TARGET.read_bytes() + bytes(32)  # a content that no other test stores
+FILE = TARGET.read_bytes() + bytes(32)  # content that no other test stores
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def test_ctrl_c_in_an_answer_logs_no_traceback(store_root: Path, tmp_path: Path,
         for _ in range(n_signals):
             process.send_signal(signal.SIGINT)
             time.sleep(0.3)
-        assert process.wait(60) in (0, -signal.SIGINT)  # the second signal may come when Python ends
+        assert process.wait(60) in (0, -signal.SIGINT)  # the second signal may come while Python ends
     assert "Traceback" not in log.read_text(), log.read_text()
 
 
@@ -65,7 +67,7 @@ def test_ctrl_c_in_an_answer_logs_no_traceback(store_root: Path, tmp_path: Path,
 def test_a_server_killed_during_an_answer_frees_its_port(store_root: Path) -> None:
     port = free_port()
     body = {"model": "demo-target", "prompt": "def", "options": {"ignore_eos": True}}
-    for _ in range(2):  # the second server starts at once, on the same port
+    for _ in range(2):  # a second server starts at once, on the same port
         process = start_server(TARGET, port, "--draft", str(DRAFT), *QUICK)
         try:
             url = f"http://127.0.0.1:{port}/api/generate"
@@ -81,7 +83,9 @@ def test_a_server_killed_during_an_answer_frees_its_port(store_root: Path) -> No
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows programs cannot handle SIGTERM")
 def test_a_server_ends_cleanly_on_sigterm(tmp_path: Path) -> None:
-    """A server ended by SIGTERM also removes its announcement. The lines of its log have the time."""
+    """Tests that a server that SIGTERM ends also removes its announcement. The lines of the server's log have
+    the time.
+    """
     home, log = tmp_path / "home", tmp_path / "log"
     environment, port = {**os.environ, "EAGLECPP_HOME": str(home)}, free_port()
     with log.open("wb") as file:
@@ -90,7 +94,7 @@ def test_a_server_ends_cleanly_on_sigterm(tmp_path: Path) -> None:
         assert (home / "server.json").exists()
         assert requests.get(f"http://127.0.0.1:{port}/api/ps", timeout=60).ok
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) in (0, -signal.SIGINT)  # the second signal may come when Python ends
+        assert process.wait(60) in (0, -signal.SIGINT)  # the second signal may come while Python ends
         assert not (home / "server.json").exists()
         assert re.search(
             r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO GET /health 200 ", log.read_text(), re.MULTILINE

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Embeddings over HTTP: each API's form, its errors, and fair turns between requests."""
+"""Tests embeddings over HTTP: the form of each API, the errors of each API, and fair turns between
+requests.
+"""
 
 from __future__ import annotations
 

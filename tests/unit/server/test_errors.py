@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Attribution of errors: hostile bodies at every endpoint, internal errors, errors of files and servers."""
+"""Tests which errors are blamed on the client, and which on the server: hostile bodies at every endpoint,
+internal errors, errors of files and of other servers.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +129,7 @@ def changed(body: dict[str, Any], place: tuple[Any, ...], value: Any) -> bytes:
 
 
 def message_of(answer: requests.Response, path: str) -> str:
-    """Returns the text of an error in the form of the API that `path` belongs to."""
+    """Returns the text of an error, which has the form of the API to which `path` belongs."""
     answer.content.decode("utf-8")
     body = answer.json()
     if not path.startswith("/v1/"):
@@ -282,8 +284,8 @@ def test_no_path_causes_an_internal_error(server: TestServer, path: str) -> None
 
 
 def test_half_a_character_is_read_like_in_ollama(server: TestServer) -> None:
-    """A client that cuts a text within an emoji sends a lone surrogate. It becomes U+FFFD, as in Go's
-    decoder.
+    """Tests a lone surrogate, which a client sends if it cuts a text within an emoji. The surrogate becomes
+    U+FFFD, as in Go's decoder.
     """
     for body in (b'{"model": "\\ud83d", "prompt": "x"}', b'{"model": "\xed\xa0\xbd", "prompt": "x"}'):
         answer = server.post("/api/generate", body)
@@ -358,7 +360,9 @@ def test_an_unknown_ending_is_not_a_success(
 
 
 def test_every_api_knows_every_ending_of_a_complete_answer() -> None:
-    """The other endings are errors, which a single function raises for all APIs."""
+    """Tests that every API knows every ending of a complete answer. All other endings are errors, which a
+    single function raises for all APIs.
+    """
     for api in (anthropic, llama_server, ollama, openai, responses):
         assert set(api.ENDINGS) == {*get_args(FinishReason), "tool_calls"} - {"cancelled"}, api.__name__
 
@@ -394,7 +398,9 @@ def test_output_is_json_in_utf_8(value: Any) -> None:
 
 @pytest.mark.parametrize("char", ["\x85", "\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\x1e"])
 def test_a_written_line_is_one_line_for_every_reader(char: str) -> None:
-    """httpx, with which many clients read streams, splits lines like `str.splitlines`."""
+    """Tests that every reader reads a written line as one line. httpx, with which many clients read streams,
+    splits lines like `str.splitlines`.
+    """
     line = dump({f"a{char}b": f"c{char}d"}).decode()
     assert len(line.splitlines()) == 1
     assert json.loads(line) == {f"a{char}b": f"c{char}d"}
@@ -419,7 +425,7 @@ def test_a_compressed_body_is_refused(server: TestServer) -> None:
     assert answer.status_code == 415 and "Content-Encoding" in answer.text
 
 
-_IN_OPEN, _IN_ATTRIB = 0x20, 0x04  # the latter also reports a new link to the file
+_IN_OPEN, _IN_ATTRIB = 0x20, 0x04  # IN_ATTRIB also reports a new link to the file
 SECRET = "what only the operator may read"
 USUAL: dict[str, Any] = {
     "model": MODEL, "prompt": "x", "input": "x", "input_prefix": "", "input_suffix": "",
@@ -429,8 +435,8 @@ USUAL: dict[str, Any] = {
 
 @pytest.fixture
 def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Yields a folder with a drafter and a text that only the operator may read, next to the working
-    directory, and a Hub.
+    """Creates a folder next to the working directory with a drafter and a text that only the operator may
+    read. Yields this folder and a Hub.
     """
     folder = tmp_path / "private"
     folder.mkdir()
@@ -446,8 +452,8 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def openings(files: list[Path]) -> Iterator[bytes]:
-    """Watches files; yields the kernel's reports since the last item, b"" if no file was opened or
-    changed.
+    """Watches files. Each item is the kernel's report of opened and changed files since the previous item, or
+    b"" if there were none.
     """
     libc = ctypes.CDLL(None)
     handle = libc.inotify_init1(os.O_NONBLOCK)
@@ -464,7 +470,7 @@ def openings(files: list[Path]) -> Iterator[bytes]:
 
 
 def body_types(server: TestServer, patch: pytest.MonkeyPatch) -> Iterator[tuple[Route, str, type]]:
-    """Yields every route that reads a body, its method, and the type of the body."""
+    """Yields the path and method of every route that reads a body, and the type of the body."""
     converted, read = bodies._converted, list[type]()
 
     def record(given: Any, kind: type) -> Any:
@@ -486,8 +492,8 @@ def url(server: TestServer, route: Route, value: str = "0") -> str:
 
 
 def forms(kind: type, sample: dict[str, Any], value: str) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yields copies of a body with `value` instead of each text, and in each field that takes a text or a
-    list of texts.
+    """Yields copies of a body. In each copy `value` replaces one text, or stands in one field that takes a
+    text or a list of texts.
     """
     for place in places(sample):
         if isinstance(functools.reduce(operator.getitem, place, sample), str):
@@ -517,7 +523,7 @@ def test_a_path_in_any_text_of_any_body_opens_nothing(
         sample, is_large = samples.get(route.path, USUAL), len(msgspec.structs.fields(kind)) > 20
         for i, value in enumerate(values):
             for n, (place, form) in enumerate(forms(kind, sample, value)):
-                if is_large and n % len(values) != i:  # only one path for each field of the large bodies
+                if is_large and n % len(values) != i:  # large bodies are tried with only one path per field
                     continue
                 data = changed(sample, place, form)
                 answer = session.request(method, url(server, route), data=data, timeout=120)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Images over HTTP: the forms of three APIs give one answer, and refusals give the reason."""
+"""Tests images over HTTP. The same image in the forms of three APIs must give the same answer, and refusals
+must state the reason.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Requests to `/v1/responses` that continue a kept response: the answer is the same as for the whole
-conversation. Kept responses are limited in number and private to their key.
+"""Tests requests to `/v1/responses` that continue a kept response. The answer must be the same as for the
+whole conversation. The number of kept responses is limited, and only requests with the same API key can
+continue a response.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def test_a_continued_response_equals_that_of_the_whole_conversation(keeping: Tes
 
 
 def is_kept(server: TestServer, id: str, **options: Any) -> bool:
-    """Returns True if a request can continue the response; this also counts as a use."""
+    """Returns True if a request can continue the response. The check also counts as a use of the response."""
     asked = body("x", previous_response_id=id)
     return server.post("/v1/responses/input_tokens", asked, **options).status_code == 200
 

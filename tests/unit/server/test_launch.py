@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp launch`: runs a program with an agent's name, which sends a request to the given server and
-exits.
+"""Tests `eaglecpp launch` with small programs that have the names of agents. Such a program sends a request
+to the given server and exits.
 
 tests/clients runs the real agents.
 """
@@ -25,7 +25,8 @@ from helpers.command import COMMAND
 from helpers.http_server import TARGET, TestServer, store
 
 BODY = {"max_tokens": 4, "messages": [{"role": "user", "content": "What is len?"}]}
-# Programs that send the first request of each agent, with the settings that the agent receives.
+# Programs in place of the agents. Each program sends the agent's first request, with the settings that the
+# agent receives.
 CLAUDE = """
 url, model = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", os.environ["ANTHROPIC_MODEL"]
 """
@@ -97,7 +98,9 @@ def test_an_agent_gets_one_key_of_its_server(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Two keys in EAGLECPP_API_KEY were once sent as a single key."""
+    """Tests that an agent receives a single key of its server. A former version sent two keys in
+    EAGLECPP_API_KEY as one key.
+    """
     monkeypatch.setenv("EAGLECPP_API_KEY", keys)
     with TestServer(keys=("one", "two")) as server:
         monkeypatch.setattr("eaglecpp.cli.launch.find_server", lambda: server.url)
@@ -107,7 +110,7 @@ def test_an_agent_gets_one_key_of_its_server(
     assert code == 3 if keys else "set EAGLECPP_API_KEY to one of the server's keys" in output.err, output
 
 
-# A program that reacts late to a signal, only after a request to its server.
+# A program that reacts to a signal late, after another request to the server.
 WAITS = (
     CODEX
     + """
@@ -128,7 +131,7 @@ time.sleep(60)
 def test_a_signal_goes_to_the_agent_and_leaves_no_server(
     agent: str, name: str, store_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("EAGLECPP_HOST", "203.0.113.1")  # a setting of `eaglecpp serve`
+    monkeypatch.setenv("EAGLECPP_HOST", "203.0.113.1")  # this setting is meant for `eaglecpp serve`
     words = [COMMAND, "launch", agent, str(TARGET), "-c", "1024"]
     done = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert done.stdout is not None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Limits per client: connections, unfinished requests, bytes of bodies, lines of the log, and time for slow
-input. In each test an ordinary client is served meanwhile.
+"""Tests limits per client: connections, unfinished requests, bytes of bodies, lines of the log, and time for
+slow input. During each test, the server must serve an ordinary client.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ N_HELD = 3 << 20
 
 @pytest.fixture(scope="module")
 def strict(store_root: Path) -> Iterator[TestServer]:
-    """A server with limits so low that a test reaches them at once."""
+    """Starts a server with limits so low that a test reaches them at once."""
     with TestServer(
         preload=MODEL, n_connections=N_CONNECTIONS, head_s=SHORT_S, body_s=SHORT_S, n_body=8 << 20
     ) as running:
@@ -107,7 +107,9 @@ def test_the_rest_of_a_refused_body_is_read_for_a_limited_time(strict: TestServe
 
 
 def test_large_bodies_share_a_limit_that_small_ones_do_not_count_against(store_root: Path) -> None:
-    """Two of three large bodies fit into the limit. The body whose bytes arrive last is refused."""
+    """Sends three large bodies, of which two fit into the limit. The body whose bytes arrive last is refused.
+    Small bodies do not count.
+    """
     with TestServer(preload=MODEL, n_body=2 << 20, n_held=N_HELD) as own:
         with ExitStack() as stack:
             data = head("/api/show", "Content-Length: 2000000") + b"x" * 1_400_000
@@ -124,7 +126,9 @@ def test_large_bodies_share_a_limit_that_small_ones_do_not_count_against(store_r
 
 
 def test_bodies_in_very_small_chunks_are_refused(server: TestServer) -> None:
-    """A very small chunk takes as long to read as a large chunk."""
+    """Tests bodies in very small chunks. They are refused, because reading a very small chunk takes as long
+    as reading a large chunk.
+    """
     url, few = f"{server.url}/api/show", b'{"model": "nobody"}' + b" " * 5000
     assert requests.post(url, data=iter([b"%c" % b for b in few]), timeout=60).status_code == 404
     with server.connect(head("/api/show", "Transfer-Encoding: chunked")) as connection:
@@ -188,10 +192,10 @@ SLOW = "1" * 60_000 + "x"
 def test_a_long_value_is_refused_at_once_with_a_short_message(
     server: TestServer, path: str, body: dict[str, Any]
 ) -> None:
-    """A long value is refused at once whatever its content: no regular expression is slow on it, and the
-    error does not repeat it.
+    """Tests that a long value is refused at once, whatever its content: no regular expression is slow on the
+    value, and the error does not repeat the value.
     """
-    started = time.process_time()  # CPU time of the test's process, in which the server runs
+    started = time.process_time()  # CPU time of the test's process, which includes the server
     answer = server.post(path, body | {"stream": False})
     assert 400 <= answer.status_code < 500, answer.text
     assert time.process_time() - started < 3.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""llama-server's own endpoints, and a server that was started with one file."""
+"""Tests llama-server's own endpoints, and a server that is started with a single file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHORT = {"temperature": 0, "n_predict": 8, "seed": 1, "ignore_eos": True}
 
 @pytest.fixture(scope="module")
 def coder(store_root: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
-    """A server of one file whose vocabulary has tokens for infilling."""
+    """Starts a server of one file whose vocabulary has tokens for infilling."""
     target, draft = write_infill_pair(tmp_path_factory.mktemp("coder"))
     with TestServer(files={MODEL: target}, draft=str(draft), preload=MODEL, model=MODEL) as running:
         yield running
@@ -120,7 +120,7 @@ def test_n_keep_cuts_a_prompt_in_blocks_so_that_its_beginning_stays_cached(coder
     reply = whole(coder, "/completion", {"prompt": prompt, "n_keep": 5})
     n_kept, (notice,) = reply["tokens_evaluated"], reply["timings"]["notices"]
     n_cut, n_begin = 2 * n_ctx - n_kept, int(notice.rsplit(" ", 4)[1])
-    assert n_ctx // 4 < n_kept < n_ctx and n_begin in (5, 6)  # the BOS token is kept as well
+    assert n_ctx // 4 < n_kept < n_ctx and n_begin in (5, 6)  # the prompt that is kept includes the BOS token
     assert f"the context holds {n_ctx}: {n_cut} tokens after" in notice
     cut = [*prompt[:n_begin], *prompt[n_cut + n_begin :]]
     assert whole(coder, "/completion", {"prompt": cut})["content"] == reply["content"]
@@ -146,7 +146,9 @@ def test_how_an_answer_ended(coder: TestServer) -> None:
 
 
 def test_unnamed_samplers_are_off(coder: TestServer) -> None:
-    """The list of samplers that llama.vim sends has no temperature, so the temperature is 1."""
+    """Tests the list of samplers that llama.vim sends. The list has no temperature, so the temperature is
+    1.
+    """
     body = {"prompt": "x", "temperature": 0, "top_k": 1, "n_predict": 24}
     greedy = whole(coder, "/completion", body)["content"]
     assert whole(coder, "/completion", {**body, "samplers": ["top_k"]})["content"] == greedy
@@ -175,7 +177,9 @@ def test_a_json_schema_is_obeyed(coder: TestServer) -> None:
 
 
 def test_infill_uses_the_files_tokens(coder: TestServer) -> None:
-    """Sends a request in the form of llama.vim and llama.vscode."""
+    """Tests that infilling uses the file's tokens, with a request in the form of llama.vim and
+    llama.vscode.
+    """
     body = {
         "input_prefix": "def main():\n",
         "input_suffix": SUFFIX,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Many slow requests at a time do not block the server: one stream continues, `/health` answers, and a new
-chat begins and ends meanwhile.
+"""Tests that many simultaneous slow requests do not block the server. Meanwhile a stream must continue,
+`/health` must answer, and a new chat must begin and end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ LONG = {"model": MODEL, "prompt": "What", "draft": False, "options": {"num_predi
 
 @contextmanager
 def asked(server: TestServer, n: int, path: str, body: Any) -> Iterator[list[http.client.HTTPConnection]]:
-    """Opens clients that send the same request and wait. They leave at the end of the `with` block."""
+    """Opens clients that all send the same request and wait. The clients disconnect at the end of the `with`
+    block.
+    """
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     address = server.listener.getsockname()
     clients = [http.client.HTTPConnection(*address, timeout=120) for _ in range(n)]
@@ -68,13 +70,15 @@ def others_are_served(server: TestServer) -> None:
 
 
 def test_silent_hosts_do_not_block_others(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs the maximum number of downloads from silent hosts. One more download is refused."""
+    """Runs the maximum number of downloads from hosts that never answer. One more download is refused, and
+    other requests are served.
+    """
     goes_on, begun = threading.Event(), []
 
     def pull(name: Any, report: Any, **options: Any) -> None:
         begun.append(name)
         assert goes_on.wait(120)
-        while True:  # repeats until the server reports that no request waits
+        while True:  # repeats until the server reports that no request is waiting
             report(Status("pulling"))
             time.sleep(0.01)
 
@@ -93,7 +97,7 @@ def test_silent_hosts_do_not_block_others(server: TestServer, monkeypatch: pytes
 
 
 def test_long_bodies_wait_only_for_each_other(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long bodies are read outside the event loop, so they wait only for each other."""
+    """Tests that long bodies only wait for each other: the server reads them outside the event loop."""
     goes_on, on_the_loop, n_begun = threading.Event(), [], 0
     real = Message.from_dict.__func__  # type: ignore[attr-defined]
 
@@ -120,7 +124,9 @@ def test_long_bodies_wait_only_for_each_other(server: TestServer, monkeypatch: p
 
 
 def test_many_prompts_leave_slots_to_others(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prompts are prepared one by one. The last prompt is not prepared before the chat has its answer."""
+    """Tests that many long prompts leave slots to other requests. Prompts are prepared one by one, so the
+    chat has its answer before the last prompt is prepared.
+    """
     goes_on, real = threading.Event(), answer.resolve
 
     def resolve(model: Any, request: ServedRequest) -> Any:
@@ -168,8 +174,8 @@ def test_a_request_for_a_full_queue_is_not_prepared(store_root: Any, monkeypatch
 
 
 def test_embedding_requests_take_turns(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first turn of a request with many texts lasts until the other request arrives. The second turn
-    belongs to that request.
+    """Tests that embedding requests take turns. In this test, the first turn of a request with many texts
+    lasts until another request arrives. The second turn must go to the other request.
     """
     model = next(one for one in server.server._shared.models.values() if one.name == MODEL)
     turns, real = list[int](), Embedder.embed

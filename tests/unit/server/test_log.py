@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The log has one line for each request, with the fields that an operator needs."""
+"""Tests that the log has one line for each request, with the fields that an operator needs."""
 
 from __future__ import annotations
 

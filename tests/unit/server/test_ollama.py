@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Ollama's API: the structures that its clients read, and pitfalls with which other servers broke these
+"""Tests Ollama's API: the structures that its clients read, and mistakes of other servers that broke these
 clients.
 """
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A model is loaded only once for all spellings of its name. Requests for lists read no model."""
+"""Tests that a model is loaded only once for all spellings of its name, and that requests for lists read no
+model file.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ SPELLINGS = ("pair", "pair:latest", "PAIR", "library/pair:latest", "registry.oll
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestServer]:
-    """A server with its own store, which holds the model `pair`."""
+    """Starts a server whose own store contains the model `pair`."""
     monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
     make("pair", PARAMETERS)
     with TestServer(files={}, draft=None) as running:
@@ -96,7 +98,9 @@ def test_an_invalid_model_is_refused(own: TestServer, wrong: dict[str, Any], sai
 
 
 def test_a_model_removed_while_it_loads_is_not_lost(own: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that was removed while it loaded once stayed in memory for as long as the process ran."""
+    """Tests a model that is removed while it is loading. In a former version, such a model stayed in memory
+    as long as the process ran.
+    """
     opened = models.open_fitting
 
     def removing(*given: Any) -> Any:
@@ -128,7 +132,9 @@ def test_a_stopping_server_closes_a_loading_model(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_stopping_server_cancels_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stopping server once finished the load, and then loaded the model again for the second request."""
+    """Tests that a stopping server cancels the load. A former version finished loading, and then loaded the
+    model again for a second request.
+    """
     loads = list[str]()
 
     def endless(*given: Any) -> Any:

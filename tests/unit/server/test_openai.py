@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""OpenAI's chats, completions and models: structure of answers, streams and errors."""
+"""Tests OpenAI's chats, completions and models: structure of answers, streams and errors."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def test_a_required_tool_is_called(server: TestServer, choice: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["json_schema", "strict", "json_object"])
 def test_an_answer_is_a_call_or_has_the_form(server: TestServer, kind: str) -> None:
-    """Agents send tools together with a form for the answer. Each test forbids the tokens that can begin a
-    call or the form.
+    """Tests requests with tools and a form for the answer, which agents send. Each case forbids the tokens
+    that can begin a call, or the tokens that can begin the form.
     """
     server.call("/models/load", {"model": MODEL})
     (model,) = (one for one in server.server._shared.models.values() if one.name == MODEL)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Runs the page's code in Node. Tests branches, which keep messages that are edited or answered again, and
-the page's libraries, which must equal npm's. tests/clients/use_serve_page.py tests the page in a browser.
+"""Runs the page's code in Node. Tests branches, which keep the earlier versions of messages that are edited
+or answered again. Also tests that the page's libraries equal npm's. tests/clients/use_serve_page.py tests the
+page in a browser.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ NODE = shutil.which("node")
 
 
 def test_libraries_match_the_manifest() -> None:
-    """docs/vendor_page.py writes both."""
+    """Tests that the page's libraries match the manifest. docs/vendor_page.py writes the libraries and the
+    manifest.
+    """
     folder = STATIC / "vendor"
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     wanted = {name: sha for one in manifest.values() for name, sha in one["files"].items()}
@@ -40,8 +43,8 @@ def test_libraries_match_the_manifest() -> None:
 
 
 def run(script: str) -> Any:
-    """Returns the views that the script noted. The conversation is saved and read again after each step, like
-    in the browser's storage.
+    """Runs a script of steps on a conversation, and returns the views that the script recorded. After each
+    step, the conversation is saved and read again, as in the browser's storage.
     """
     head = f"""
         import {{ addTurn, isTree, shown, showTurn, versions }} from {json.dumps(BRANCHES.as_uri())};
@@ -77,7 +80,7 @@ def run(script: str) -> Any:
         # an edited question keeps its old conversation as a branch
         ('say(0, "q", "a", "r", "b"); say(0, "Q", "A"); tell(); turn(0, -1); tell(); turn(0, 1); tell()',
          ["Q 2/2 A", "q 1/2 a r b", "Q 2/2 A"]),
-        # branches are in the order in which they were made
+        # branches are in the order of their creation
         ('say(0, "one", "1"); say(0, "two", "2"); turn(0, -1); say(0, "three", "3"); tell(); turn(0, -1);'
          "tell(); turn(0, -1); tell(); turn(0, 1); turn(0, 1); tell()",
          ["three 3/3 3", "two 2/3 2", "one 1/3 1", "three 3/3 3"]),

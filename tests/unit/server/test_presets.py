@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`serve --models FILE`: several models by name, some of them pinned in memory; loading and unloading."""
+"""Tests `serve --models FILE`, which serves several models by name, some of them pinned in memory, and tests
+loading and unloading.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""OpenAI's `/v1/responses`: items in, items and events out."""
+"""Tests OpenAI's `/v1/responses`: items of a request, and items and events of an answer."""
 
 from __future__ import annotations
 
@@ -132,7 +132,9 @@ def test_items_of_one_turn_are_one_message(
 
 
 def test_a_tool_in_a_namespace_is_called_in_it(server: TestServer) -> None:
-    """Codex puts the tools of each MCP server into a namespace."""
+    """Tests tools in a namespace: Codex puts the tools of each MCP server into a namespace, and calls name
+    the namespace.
+    """
     space = {"type": "namespace", "name": "sky", "tools": [TOOL, {"type": "web_search"}]}
     body = ask("Hello", tools=[space], tool_choice="required", max_output_tokens=100)
     reply = whole(server, body)
@@ -144,7 +146,7 @@ def test_a_tool_in_a_namespace_is_called_in_it(server: TestServer) -> None:
 
 
 def test_a_custom_tool_is_called_with_a_text(server: TestServer) -> None:
-    """Codex patches files with a custom tool, which is called with a text."""
+    """Tests custom tools, which are called with a plain text. Codex patches files with such a tool."""
     grammar = {"type": "grammar", "syntax": "lark", "definition": "start: PATCH"}
     tool = {"type": "custom", "name": "apply_patch", "description": "Patches.", "format": grammar}
     call = json.dumps({"name": "apply_patch", "arguments": {"input": "- a"}})

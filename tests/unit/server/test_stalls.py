@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""No request blocks the server for other clients: `/health` must answer meanwhile."""
+"""Tests that no request blocks the server for other clients: `/health` must answer during each request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from helpers.http_server import FAST, MODEL, TARGET, TestServer, until
 
 pytestmark = pytest.mark.alone  # measures time
 
-BOUND_S = 8.0  # maximum seconds for an answer to /health on a busy machine; these faults took minutes
+BOUND_S = 8.0  # maximum seconds for an answer to /health on a busy machine; former versions took minutes
 BURNS = "{% for a in range(300) %}{% for b in range(300) %}{% set x = a * b %}{% endfor %}{% endfor %}"
 QUESTION = {"role": "user", "content": "What is len?"}
 
@@ -58,7 +58,9 @@ def slowest_health(server: TestServer, path: str, body: Any) -> tuple[float, Any
 def test_templates_are_rendered_outside_the_loop(
     server: TestServer, path: str, more: dict[str, Any], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request's own template is compiled, rendered and probed in a thread without an event loop."""
+    """Tests that templates do not block the event loop: the template of a request is compiled, rendered and
+    probed in a separate thread.
+    """
     original, on_the_loop = JinjaTemplate.render, []
 
     def render(self: JinjaTemplate, variables: Mapping[str, Any]) -> str:
@@ -74,8 +76,8 @@ def test_templates_are_rendered_outside_the_loop(
 
 
 def test_all_renderings_of_a_request_share_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A conversation is rendered many times when messages are left out, in addition to the probes of a
-    template. In this test, the clock counts renderings.
+    """Tests that all renderings of a request share one time limit. If messages are left out, a conversation
+    is rendered many times, and a template is also probed. In this test, the clock counts renderings.
     """
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     question, answer = Message("user", "word " * 40), Message("assistant", "word " * 40)
@@ -108,7 +110,7 @@ def test_a_body_of_too_many_values_is_not_read(server: TestServer) -> None:
 
 
 def ask_without_reading(server: TestServer, client: socket.socket, n_tokens: int = 450) -> None:
-    """Requests an answer that is larger than the buffers of a connection, and does not read it."""
+    """Requests an answer that is larger than the buffers of a connection, and does not read the answer."""
     body = chat(
         stream=True, max_tokens=n_tokens, options={"ignore_eos": True}, logprobs=True, top_logprobs=20
     )

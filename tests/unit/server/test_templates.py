@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Untrusted templates and clients over HTTP: the resulting prompts, and no effect of a request on others."""
+"""Tests untrusted templates and clients over HTTP: the resulting prompts, and that a request does not affect
+other requests.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ OWN = {"moody": "{% for m in messages %}{{ m.content }}{% endfor %} [{{ mood }}]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
-    """A server of the demo model with other templates."""
+    """Starts a server of the demo model with other templates."""
     texts = {name: (TEMPLATES / f"{file}.jinja").read_text(encoding="utf-8") for name, file in NAMES.items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EAGLECPP_MODELS", str(tmp_path_factory.mktemp("models")))

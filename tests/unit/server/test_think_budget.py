@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Each API has a field that limits thinking. An answer follows the thought, and `usage` counts the tokens of
-both.
+"""Tests the field of each API that limits thinking. An answer follows the thought, and `usage` counts the
+tokens of the thought and the answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def thinker(server: TestServer) -> Iterator[str]:
 
 
 def parts(found: dict[str, Any]) -> tuple[str, str]:
-    """Returns the thinking and the answer in a result of any of the APIs."""
+    """Returns the thinking and the answer from a result of any API."""
     if "choices" in found:
         message = found["choices"][0]["message"]
         return message.get("reasoning_content", ""), message["content"]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Many clients, clients that leave, untrusted clients, limits, and several models."""
+"""Tests the server with many clients, clients that disconnect, untrusted clients, limits, and several
+models.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def running(server: TestServer) -> tuple[int, int]:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_slot(server: TestServer, slow_rounds: None, stream: bool) -> None:
-    """The rest of an answer is not generated if its client leaves."""
+    """Tests that the server stops generating an answer if its client disconnects, and frees the slot."""
     until(lambda: running(server) == (0, 0))
     before = server.metric("eaglecpp_predicted_tokens_total")
     client = http.client.HTTPConnection(*server.listener.getsockname())
@@ -68,7 +70,7 @@ def test_a_long_prompt_does_not_stall_others(store_root: Path, slow_rounds: None
 def test_limits_of_body_and_time(store_root: Path, slow_rounds: None) -> None:
     with TestServer(n_body=2000, request_s=0.5, preload=MODEL) as own:
         assert own.post("/api/chat", ask("x" * 3000)).status_code == 413
-        parts = (b"x" * 500 for _ in range(10))  # sent in chunks, so the body has no declared length
+        parts = (b"x" * 500 for _ in range(10))  # the body is sent in chunks, so its length is not declared
         assert requests.post(f"{own.url}/api/chat", data=parts, timeout=30).status_code == 413
         slow = own.post("/api/chat", endless(stream=False, draft=False))
         assert slow.status_code == 504 and "longer than this server allows" in slow.json()["error"]

@@ -26,7 +26,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home, so that no test sees the user's models, caches and tokens."""
+    """Creates an empty home, so that no test sees the user's models, caches and tokens."""
     folder = tmp_path / "home"
     folder.mkdir()
     own = ("EAGLECPP_MODELS", "EAGLECPP_HOME", "OLLAMA_MODELS", "XDG_DATA_HOME")
@@ -34,7 +34,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("LLAMA_CACHE", str(folder / "cache"))
-    # a package that is never installed, even if this environment has the real one
+    # replaces the package by a package that is never installed, in case this environment has the real one
     monkeypatch.setattr(packaged, "REQUIREMENT", "not-a-package==1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / "hf"))
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(folder / "token"))
@@ -54,7 +54,7 @@ def stores(home: Path) -> Stores:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    """A Hub for huggingface_hub and for eaglecpp."""
+    """Starts a Hub for huggingface_hub and for eaglecpp."""
     with HubServer() as server:
         monkeypatch.setenv("MODEL_ENDPOINT", server.url)
         yield server
@@ -62,5 +62,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
 
 @pytest.fixture
 def ollama(home: Path) -> OllamaModel:
-    """`ollama("library/llama3.2/3b", {"model": data, ...})`: writes a model into ~/.ollama/models."""
+    """Returns a function `ollama("library/llama3.2/3b", {"model": data, ...})` that writes a model into
+    ~/.ollama/models.
+    """
     return partial(put_into_ollama, home / ".ollama" / "models")

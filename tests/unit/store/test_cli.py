@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The store's commands: Ollama's columns and words, exit codes, stdout and stderr."""
+"""Tests the store's commands: Ollama's columns and words, exit codes, stdout and stderr."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`run("list")`: returns exit code, stdout, stderr; runs in an empty directory."""
+    """Returns a function `run("list")` that runs a command in an empty directory, and returns exit code,
+    stdout and stderr.
+    """
     monkeypatch.chdir(tmp_path)
 
     def call(*args: Any) -> tuple[int, str, str]:

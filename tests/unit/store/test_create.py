@@ -43,7 +43,7 @@ def test_manifest_and_blobs_are_laid_out_like_ollamas(tiny: Tiny, stores: Stores
     kinds = "model draft template system license params messages"
     assert list(contents)[:-2] == [image + kind for kind in kinds.split()]
     assert contents[image + "draft"] == tiny.draft.read_bytes()
-    assert contents[image + "template"] == b"[{{ .Prompt }}]"  # no newline added
+    assert contents[image + "template"] == b"[{{ .Prompt }}]"  # `create` adds no newline
     assert json.loads(contents[image + "params"]) == {"stop": ["a", "b"], "temperature": 0.5}
     assert json.loads(contents[image + "messages"]) == [{"role": "user", "content": "hi"}]
     config = json.loads(contents["application/vnd.docker.container.image.v1+json"])
@@ -109,7 +109,7 @@ def test_an_unfitting_drafter_is_refused_and_not_stored(tiny: Tiny, stores: Stor
 
 
 def test_fine_tunes_may_only_rename_control_tokens(tiny: Tiny, stores: Stores, tmp_path: Path) -> None:
-    renamed = rename_token(tiny.target, tmp_path / "control.gguf", 2)  # <|im_start|>
+    renamed = rename_token(tiny.target, tmp_path / "control.gguf", 2)  # token 2 is <|im_start|>
     assert kinds(make_model(stores, f"FROM {renamed}\nDRAFT {tiny.draft}\n")) == ["model", "draft"]
     renamed = rename_token(tiny.target, tmp_path / "normal.gguf", 300)
     with pytest.raises(MismatchError, match="token 300: drafter"):

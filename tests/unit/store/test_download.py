@@ -78,8 +78,8 @@ def remote_of(host: str, size: int = len(CONTENT)) -> Remote:
 def test_a_file_shorter_than_listed_ends_the_download(
     announced: bool, hub: HubServer, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is shorter than listed ends the download at once if the server states its length. Otherwise
-    the download ends after five tries, which are all reported.
+    """Tests a file that is shorter than listed. If the server states the file's length, the download ends at
+    once. Otherwise the download ends after five tries, which are all reported.
     """
     set_clock(monkeypatch, "eaglecpp.store.remote.download", sleep=lambda seconds: None)
     asked: list[str] = []
@@ -131,8 +131,8 @@ def test_a_server_cannot_make_it_wait_for_hours(
 def test_a_trickling_answer_is_given_up(
     begin: str, more: str, hub: HubServer, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A manifest has a time limit for the whole download. A file, which may take hours, has a limit only
-    until its content begins.
+    """Tests answers that trickle in slowly. The download of a manifest has a time limit. The download of a
+    file may take hours, so only the time until its content begins is limited.
     """
     monkeypatch.setattr("eaglecpp.store.remote.download._SMALL_S", 0.5)
     monkeypatch.setattr("eaglecpp.store.remote.reach._SILENT_S", 0.5)

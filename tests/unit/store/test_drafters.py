@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The table of known drafters: well-formed, and found by every name of a target, but by no other."""
+"""Tests the table of known drafters. The table is well-formed, and a drafter is found by every name of its
+target, but by no other name.
+"""
 
 from __future__ import annotations
 

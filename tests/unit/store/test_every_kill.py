@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A process killed before any of its file operations leaves a valid store, with either the old model or the
-new one.
+"""Tests that a process that is killed before any of its file operations leaves a valid store, with either the
+old model or the new model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 
 def test_create_keeps_the_old_model_or_has_the_new_one(tiny: Tiny, stores: Stores, root: Path) -> None:
     text = f"FROM {tiny.target}\nDRAFT {tiny.draft}\nSYSTEM new\nPARAMETER top_k 5\n"
-    make_model(stores, text)  # imports the modules once, instead of in every child
+    make_model(stores, text)  # imports the modules once in the parent, instead of in every child
     remove_model(stores.own, ModelName.parse("m"))
     make_model(stores, f"FROM {tiny.target}\nSYSTEM old\n")
     states = set()
@@ -62,14 +62,14 @@ def test_pull_at_every_step(tiny: Tiny, stores: Stores, root: Path, hub: HubServ
     hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": data, "system": b"s"})
     name = ModelName.parse("hf.co/user/tiny-GGUF:Q4_K_M")
     blob = blob_path(root, digest_of(data))
-    pull(name)  # imports the modules once, instead of in every child
+    pull(name)  # imports the modules once in the parent, instead of in every child
     remove_model(stores.own, name)
 
     def check() -> None:
         assert store_problems(root) == []
         if (model := stores.find(name)) is not None:
             assert model.target_files()[0].read_bytes() == data
-            remove_model(stores.own, name)  # removed so that the next child has to pull the model again
+            remove_model(stores.own, name)  # the next child has to pull the model again
 
     assert killed_everywhere(root, lambda: pull(name), check) > 30
     assert stores.get(name).texts("system") == ("s",)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Tests what is fetched before a model is opened or converted. `--draft auto` chooses the model's own
-drafter, else the drafter in the model's repository, else the table's, else no drafter. `convert` gets local
-files, even if the Hub has files of the same name.
+drafter. If there is none, it chooses the drafter in the model's repository, then the drafter in the table of
+known drafters, and otherwise no drafter. `convert` gets local files, even if the Hub has files of the same
+name.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ REPO = "hf.co/user/tiny-GGUF"
 
 @pytest.fixture
 def known(hub: HubServer, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> HubServer:
-    """A Hub with the target and, in another repository, the drafter's checkpoint that the table names for
-    this target.
+    """Starts a Hub with the target. Another repository of the Hub has the drafter's checkpoint that the table
+    names for this target.
     """
     row = KnownDrafter("maker/eagle3", ("user/tiny",), "eagle", "default", "a test")
     monkeypatch.setattr("eaglecpp.store.drafters.known_drafters", lambda: (row,))
@@ -90,7 +91,7 @@ def test_the_next_known_drafter_is_taken_if_the_first_is_gated(
 
 @pytest.fixture
 def maker(hub: HubServer, tiny: Tiny) -> HubServer:
-    """A Hub with the tiny drafter's checkpoint."""
+    """Starts a Hub with the tiny drafter's checkpoint."""
     hub.add("maker/draft", files_of(tiny))
     return hub
 

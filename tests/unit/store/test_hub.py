@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The choice of a file in a repository: llama.cpp's rules for targets and for the drafters next to them."""
+"""Tests the choice of a file in a repository. llama.cpp's rules decide for targets, and for drafters in the
+same repository.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def test_the_drafter_next_to_a_target(wanted: str, paths: tuple[str, ...], chose
         ("f16", ("eagle3-F16.gguf", "eagle3-Q8_0.gguf"), "eagle3-F16.gguf"),
         ("", ("Qwen3-8B-eagle3.gguf", "Qwen3-8B.gguf"), "Qwen3-8B-eagle3.gguf"),
         ("", ("draft.gguf",), "draft.gguf"),
-        ("", ("m-Q4_K_M.gguf", "model.safetensors"), None),  # the checkpoint is the drafter
+        ("", ("m-Q4_K_M.gguf", "model.safetensors"), None),  # the checkpoint may be the drafter
         ("", ("model.safetensors",), None),
     ],
 )

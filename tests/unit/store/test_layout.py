@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Tests the paths of model names, as in Ollama, and the choice if a name means several things."""
+"""Tests the paths of model names, which are as in Ollama, and the choice between several things with the same
+name.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ def test_a_file_comes_before_a_name_and_ours_before_ollamas(
     monkeypatch.chdir(tmp_path)
     ollama("library/m/latest", {"model": tiny.target.read_bytes()})
     assert find_target("m").kind == "ollama"
-    assert find_drafter("m").read_bytes() == tiny.target.read_bytes()  # the drafter can be a small model
+    assert find_drafter("m").read_bytes() == tiny.target.read_bytes()  # here the drafter is a small model
     make_model(stores, f"FROM {tiny.target}\nDRAFT {tiny.draft}\nSYSTEM s\n")
     resolved = find_target("m")
     assert (resolved.kind, resolved.modelfile.system, str(resolved.name)) == ("store", "s", "m:latest")
@@ -87,7 +89,7 @@ def test_a_file_comes_before_a_name_and_ours_before_ollamas(
     assert (find_target("m").kind, find_target("m").target) == ("path", Path("m").absolute())
 
 
-# Names that untrusted sources give to files must be plain, and no file may be written outside its folder.
+# File names from untrusted sources must be plain names. No file may be written outside its folder.
 
 BAD = [
     "", ".", "..", "../x-00001-of-00002.gguf", "a/b", "/etc/passwd", "a\\b", "..\\..\\x", "C:x",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Manifests are validated when they are read, and written byte for byte like Ollama's."""
+"""Tests that manifests are validated when they are read, and written byte for byte like Ollama's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_bytes_equal_ollamas() -> None:
         f'{{"mediaType":"application/vnd.ollama.image.draft","digest":"{B}","size":3}}]}}\n'
     )
     assert Manifest.from_bytes(manifest.to_bytes(), "x") == manifest
-    assert manifest.n_bytes("") == 10  # a digest that occurs twice stands for one blob
+    assert manifest.n_bytes("") == 10  # a digest that occurs twice counts once, because it is one blob
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A store laid out like Ollama's is found and read in place, and never written to."""
+"""Tests a store that is laid out like Ollama's. eaglecpp finds the store, reads it in place, and never writes
+to it.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def test_all_parts_of_a_model_are_read(ollama: OllamaModel, tiny: Tiny, home: Pa
     assert resolved.modelfile.system == "Be brief."
     assert resolved.modelfile.parameters == {"stop": ("<x>",), "temperature": 1.0}
     assert [turn.content for turn in resolved.modelfile.messages] == ["hi"]
-    assert str(resolved.name) == "llama3.2:3b"  # the name as it is spelled on the disk
+    assert str(resolved.name) == "llama3.2:3b"  # the name is spelled as on the disk
     assert (resolved.modelfile.template, resolved.stored_template) == (None, "{{ .Prompt }}")
     assert [str(notice) for notice in resolved.modelfile.notices] == [
         "llama3.2:3b: unknown parameter 'novel'; ignored",

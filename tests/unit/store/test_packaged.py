@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The model `smollm2` is found in the PyPI package that contains it, or in the store if `pull` fetched the
-same file.
+"""Tests the model `smollm2`. It is found in the PyPI package that contains it, or in the store if `pull`
+fetched the same file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from helpers.store_check import orphans, store_problems
 from helpers.stores import Tiny, make_model, without_links
 
 REPO = "user/tiny-GGUF"
-REQUIREMENT = packaged.REQUIREMENT  # before a fixture replaces it
+REQUIREMENT = packaged.REQUIREMENT  # the value before a fixture replaces it
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def model(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def installed(model: None, tiny: Tiny, tmp_path: Path) -> Iterator[Path]:
-    """A package that pip installed. Importing this package would fail."""
+    """Creates a package as pip installs it. Importing this package would fail."""
     site = tmp_path / "site"
     (site / "tiny_carrier").mkdir(parents=True)
     (site / "tiny_carrier" / "__init__.py").write_text("raise SystemExit('imported')")
@@ -94,7 +94,7 @@ def test_it_is_copied_into_a_store_on_another_file_system(
 
 @pytest.fixture
 def index(model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty package index for pip."""
+    """Creates an empty package index for pip."""
     folder = tmp_path / "index"
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Pulls from a server that behaves like the Hub, or like Ollama's registry, with and without faults."""
+"""Tests pulls from a server that behaves like the Hub or like Ollama's registry, with and without faults."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fetch(stores: Stores, name: str, **options: Any) -> StoredModel:
 
 @pytest.fixture
 def models(hub: HubServer, tiny: Tiny) -> HubServer:
-    """A Hub with the tiny target in several files, like GGUF repositories."""
+    """Starts a Hub with the tiny target in several files, like GGUF repositories."""
     target = tiny.target.read_bytes()
     hub.add(
         REPO,
@@ -267,7 +267,7 @@ def test_a_drafter_of_the_hub_is_converted_once_and_shared(
     assert pulled.draft_kind == "eagle3"
     assert store_problems(root) == []
     assert orphans(root) == []
-    assert not list((root / "blobs").glob("*-partial"))  # the drafter's checkpoint is not kept
+    assert not list((root / "blobs").glob("*-partial"))  # `pull` does not keep the drafter's checkpoint
     assert "optimizer.bin" not in {Path(r.path).name for r in models.log}
     fetch(stores, f"hf.co/{REPO}:Q8_0", draft=drafter)
     # only the other target is downloaded, not the drafter

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tests which servers a download may reach, if a request or a redirect names them."""
+"""Tests which servers a download may contact if a request or a redirect names the server."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_a_request_may_not_name_any_server(
 
 
 def test_a_known_registry_in_this_network_is_refused(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A known registry is refused if its name resolves to an address in this network, because a name server
-    may answer with any address.
+    """Tests that a known registry is refused if its name resolves to an address in this network. A name
+    server may answer with any address.
     """
     address = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 443))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args: [address])
@@ -79,8 +79,9 @@ def test_a_known_registry_in_this_network_is_refused(stores: Stores, monkeypatch
 def test_no_server_of_the_internet_redirects_into_this_network(
     target: str, asked_by_request: bool, internet: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A redirect is judged by its address, not by its name. This also applies to the user's own downloads,
-    because the user did not name the second server.
+    """Tests that no redirect leads from the Internet into this network. The address of the second server
+    decides, not its name. This also applies to the user's own downloads, because the user did not name the
+    second server.
     """
     real = socket.getaddrinfo
 
@@ -109,8 +110,8 @@ def test_a_registry_of_this_network_may_redirect_within_it(hub: HubServer) -> No
 
 
 def test_the_checked_address_is_contacted(internet: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests a name that first resolves to an address of the Internet, and then to an address of this
-    network.
+    """Tests that a download contacts the address that was checked. The host name first resolves to an address
+    of the Internet, and then to an address of this network.
     """
     real, asked = socket.getaddrinfo, []
 

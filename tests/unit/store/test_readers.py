@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A reader of a model that is being replaced sees either the complete old model or the complete new one."""
+"""Tests that a reader sees either the complete old model or the complete new model, while the model is being
+replaced.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def make(stores: Stores, tiny: Tiny, system: str) -> None:
         copy.write_bytes(file.read_bytes() + system.encode())
     folder = stores.own.root.parent
     text = f"FROM {folder / tiny.target.name}\nDRAFT {folder / tiny.draft.name}\nSYSTEM {system}\n"
-    text += f"REQUIRES 0.{len(stores.own.models())}.0\n"  # another config, too
+    text += f"REQUIRES 0.{len(stores.own.models())}.0\n"  # changes the config as well
     make_model(stores, text)
 
 
@@ -68,7 +70,9 @@ def test_a_model_that_is_replaced_while_it_is_read_is_read_again(
 
 
 def test_a_mapped_file_is_never_written_to(tiny: Tiny, stores: Stores, root: Path, hub: HubServer) -> None:
-    """Truncating a mapped file ends the process that mapped it, by a signal; weights are mapped."""
+    """Tests that a mapped file is never written to. Weights are mapped, and truncating a mapped file ends the
+    process that mapped the file by a signal.
+    """
     data = tiny.target.read_bytes()
     hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": data})
     name = ModelName.parse("hf.co/user/tiny-GGUF:Q4_K_M")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A change of the store succeeds completely or not at all, keeps every needed file, and may run in parallel
-with others.
+"""Tests changes of the store. A change succeeds completely or not at all, keeps every needed file, and may
+run in parallel with other changes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def test_blobs_are_removed_with_the_last_model_that_needs_them(stores: Stores, r
     remove_model(stores.own, ModelName.parse("A"))
     assert {b"shared", b"only a"} <= blobs(root)
     make(stores, "C", b"new")
-    # the name in its original case
+    # the name keeps its original case
     assert [str(model.name) for model in stores.models()] == ["c:latest", "b:latest"]
     assert b"only a" not in blobs(root)
     for name in "bc":
@@ -86,7 +86,9 @@ def test_files_of_dead_processes_are_removed_after_some_days(
 
 @pytest.mark.parametrize("name", ["m" * 81, "with blank", "OTHER", "n/deeper"])
 def test_blobs_of_a_manifest_stay_whatever_its_name(stores: Stores, root: Path, name: str) -> None:
-    """Two names that differ only in case are one name for us, but two on the disk."""
+    """Tests that the blobs of a manifest stay, whatever the manifest's name. Names that differ only in case
+    are the same name for eaglecpp, but different names on the disk.
+    """
     make(stores, "a", b"precious")
     make(stores, "other", b"other")
     folder = root / "manifests" / "registry.ollama.ai" / "library"
@@ -162,8 +164,8 @@ def test_blobs_in_use_stay_although_another_process_removes_the_model(
 
 
 def test_a_stuck_store_is_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If another process holds the store for too long, an error reports it. tests/e2e/test_kill.py shows that
-    a second download waits for the first.
+    """If another process holds the store's lock for too long, an error reports this. tests/e2e/test_kill.py
+    shows that a second download waits for the first.
     """
     monkeypatch.setattr("eaglecpp.store.content._PATIENCE_S", 0.1)
     with (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""An untrusted model may decide its prompt format, but not settings of this machine."""
+"""Tests that an untrusted model may choose its prompt format, but not settings of this machine."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HARMLESS = [
 
 @pytest.fixture
 def pulled(hub: HubServer, tiny: Tiny, stores: Stores) -> str:
-    """A model of a registry that tries to change many settings."""
+    """Pulls a model from a registry. The model tries to change many settings."""
     contents = {
         "model": tiny.target.read_bytes(),
         PRAGMAS: json.dumps([*HARMFUL, *HARMLESS]).encode(),
@@ -97,8 +97,8 @@ def test_a_model_created_here_is_trusted(tiny: Tiny, stores: Stores, monkeypatch
 def test_untrusted_settings_are_not_trusted_because_they_equal_the_users(
     is_list: bool, hub: HubServer, tiny: Tiny, stores: Stores
 ) -> None:
-    """Settings of an untrusted model are not trusted because the user's own model has the same bytes: trust
-    belongs to a model, and a registry cannot grant it.
+    """Tests an untrusted model whose bytes equal those of the user's own model. Its settings stay untrusted:
+    trust belongs to the model, not to the bytes, and a registry cannot grant trust.
     """
     text = f"FROM {tiny.target}\nPARAMETER num_thread 3\n#eaglecpp: learn true\n#eaglecpp: rpc 127.0.0.1:1\n"
     name = ModelName.parse(f"{hub.host}/library/evil:1")
@@ -140,8 +140,8 @@ def test_models_of_ollamas_store_are_untrusted(ollama: OllamaModel, tiny: Tiny) 
 
 
 def test_an_option_is_closed_to_untrusted_models_by_default() -> None:
-    """Compares the full list of options that untrusted models may set, so that a new option requires a
-    decision.
+    """Compares the full list of options that untrusted models may set with the expected list. So each new
+    option requires a decision.
     """
     mine = {
         o.name
