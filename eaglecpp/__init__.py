@@ -7,16 +7,16 @@
     eaglecpp.pull("hf.co/owner/model-GGUF:Q4_K_M", draft="auto")
     eaglecpp.convert_checkpoint("hf.co/owner/drafter", "target.gguf", "draft.gguf")
 
-Names load on first use: importing this package is cheap and loads neither llama.cpp nor the extension.
-The library raises and logs (`logging.getLogger("eaglecpp")`); it never prints, but `pull` and
-`convert_checkpoint` show bars of downloads on a terminal and in a notebook.
+Names load on first use, so importing this package is cheap and loads neither llama.cpp nor the extension. The
+library raises errors and logs to `logging.getLogger("eaglecpp")`. The library never prints; only `pull` and
+`convert_checkpoint` show progress bars on a terminal or in a notebook.
 """
 
 from __future__ import annotations
 
 import importlib
 
-TYPE_CHECKING = False  # not from typing: Ctrl+C during that import (10 ms) prints a traceback
+TYPE_CHECKING = False  # not imported: Ctrl+C while typing is imported (10 ms) prints a traceback
 if TYPE_CHECKING:
     from typing import Any
 

@@ -9,20 +9,22 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Runs the command line of this process and returns the exit code, which a later Ctrl+C cannot change."""
+    """Runs the command line of this process and returns the exit code. A later Ctrl+C cannot change this exit
+    code.
+    """
     try:
         import atexit
         import gc
         import signal
 
-        gc.set_threshold(50_000)  # imports leave no cycles; looking for them took 5 % of the time of `run`
+        gc.set_threshold(50_000)  # imports leave no cycles; looking for cycles took 5 % of `run`'s time
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # registered first, so it runs last
         from eaglecpp.cli import main as run
 
         code = run()
     except KeyboardInterrupt:
         code = 130
-    exec("")  # after a KeyboardInterrupt in executed text, CPython would kill itself by SIGINT
+    exec("")  # resets a flag: after a KeyboardInterrupt in executed text, CPython ends itself by SIGINT
     return code
 
 

@@ -3,10 +3,10 @@
 extension was not built for.
 
 libllama is loaded first, from the package `llama_cpp` or from `LLAMA_CPP_LIB_PATH`, so that the process has
-only one copy. The package's own loader is used, but its Python classes, which take a third of a second to
-import, are not loaded. The extension shares C structs with libllama, and their layout changes between
-versions. An extension and a libllama that do not match would read garbage instead of failing cleanly, so the
-import raises `VersionError`.
+only one copy of libllama. The loader of the package `llama_cpp` is used, but the package's Python classes are
+not imported, because importing them takes a third of a second. The extension shares C structs with libllama,
+and the layout of these structs changes between versions. With another version, the extension would read
+garbage instead of failing cleanly, so the import raises `VersionError`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ __all__ = ["core", "versions"]
 
 _REMEDY = "Install the matching pair: pip install --force-reinstall eaglecpp llama-cpp-python=={}"
 
-# Start of ggml_commit() in the pinned llama-cpp-python (an sdist build appends "-dirty"; a build without git
-# reports "unknown"). Catches a LLAMA_CPP_LIB_PATH that points at another llama.cpp under the right version.
+# In the pinned llama-cpp-python, ggml_commit() starts with this text. An sdist build appends "-dirty", and a
+# build without git reports "unknown". The check finds a LLAMA_CPP_LIB_PATH that points at another llama.cpp,
+# even if llama-cpp-python has the right version.
 _LLAMA_COMMIT = "0c1e570"
 
 
 def _required_version() -> str | None:
-    """Returns the version pinned in this distribution's metadata; None if it has no metadata."""
+    """Returns the version of llama-cpp-python that this distribution's metadata requires; None without
+    metadata.
+    """
     try:
         requirements = metadata.requires("eaglecpp") or []
     except metadata.PackageNotFoundError:
@@ -63,7 +66,7 @@ def _check_library(found: str, info: dict[str, str]) -> None:
 
 
 def _load_llama() -> str:
-    """Loads libllama as `import llama_cpp` does; returns llama-cpp-python's version."""
+    """Loads libllama as `import llama_cpp` does. Returns llama-cpp-python's version."""
     package = importlib.util.find_spec("llama_cpp")
     if package is None or package.origin is None:
         raise ImportError("No module named 'llama_cpp'")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The folder for the user's data: models, conversations, the input history and the planner's measurements.
 
-`EAGLECPP_HOME`, or platformdirs' folder for application data. Nothing here creates the folder.
+The folder is `EAGLECPP_HOME`, or platformdirs' folder for application data. This module never creates the
+folder.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ def expanded(text: str) -> Path:
 
 
 def folder_named(variable: str) -> Path | None:
-    """Returns the folder named by an environment variable; None if it is unset. Raises InvalidValueError."""
+    """Returns the folder that an environment variable names; None if the variable is unset. Raises
+    InvalidValueError.
+    """
     text = os.environ.get(variable)
     try:
         return expanded(text) if text else None
@@ -34,8 +37,8 @@ def folder_named(variable: str) -> Path | None:
 
 
 def data_dir() -> Path:
-    """Returns the folder for the user's data, which need not exist. Raises InvalidValueError if the user has
-    no home folder.
+    """Returns the folder for the user's data. The folder may not exist yet. Raises InvalidValueError if the
+    user has no home folder.
     """
     override = folder_named("EAGLECPP_HOME")
     if override is not None:

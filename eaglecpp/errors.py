@@ -25,7 +25,7 @@ UnsupportedError = of_convert.UnsupportedError
 
 
 class MismatchError(EagleError):
-    """The drafter, or an adapter, does not fit the target: its width, vocabulary, tokenizer or layers
+    """The drafter or an adapter does not fit the target, because its width, vocabulary, tokenizer or layers
     differ.
     """
 
@@ -55,8 +55,8 @@ class OutOfMemoryError(EagleError):
 
 
 class PreemptedError(EagleError):
-    """An `AsyncEngine` stopped a generation that had held its slot longer than `slot_time_s` while requests
-    were queued.
+    """An `AsyncEngine` stopped a generation that had held its slot for more than `slot_time_s` seconds while
+    other requests were queued.
     """
 
 
@@ -83,8 +83,8 @@ class ModelNotFoundError(EagleError):
 
 
 class VersionError(EagleError):
-    """The installed llama-cpp-python, or the library it loads, is not the version that the extension was
-    built for.
+    """The installed llama-cpp-python, or the llama.cpp library that it loads, is not the version for which
+    the extension was built.
     """
 
 
@@ -94,7 +94,7 @@ class TemplateError(EagleError, ValueError):
     message: the cause, with Go's wording where Go raises the same error
     line:    1-based line of the template
     name:    name of the template, usually empty
-    hint:    what to do about it
+    hint:    what to do about the error
     """
 
     def __init__(self, message: str, line: int, *, name: str = "", hint: str = "") -> None:
@@ -111,4 +111,4 @@ class TemplateError(EagleError, ValueError):
 
 for _class in [*globals().values()]:
     if isinstance(_class, type):
-        _class.__module__ = __name__  # so that tracebacks name a class as users import it
+        _class.__module__ = __name__  # so that tracebacks show the name under which users import the class

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Atomic file operations: a file is written under another name, flushed to the disk, then renamed.
 
-Even after a kill, a reader sees either the old content or the new content. The shared parts live in
-`eaglecpp.convert.files`, because `convert` imports nothing else from this package.
+Even if the process is killed, a reader sees either the old content or the new content. Functions that
+`convert` needs too are in `eaglecpp.convert.files`, because `convert` imports no other module of this
+package.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def exists(path: Path) -> bool:
 
 
 def fingerprint(path: Path) -> str:
-    """Returns a hash of the size and of 65 samples across the file, which identifies the file without reading
-    gigabytes.
+    """Returns a hash of a file's size and of 65 samples across the file. The hash identifies the file without
+    reading gigabytes.
     """
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
@@ -70,10 +71,11 @@ def fingerprint(path: Path) -> str:
 
 
 def link(file: Path, path: Path) -> None:
-    """Makes `file` readable as `path` too, without a copy. Raises OSError if the file cannot be linked:
-    Windows lets only administrators and developers make symbolic links, and a hard link cannot cross volumes.
+    """Makes `file` readable as `path` too, without a copy. Raises OSError if the file can be linked neither
+    by a hard link nor by a symbolic link. A hard link cannot cross volumes, and Windows lets only
+    administrators and developers make symbolic links.
     """
-    real = file.resolve()  # a hard link to a symbolic link would be another symbolic link, in another folder
+    real = file.resolve()  # because a hard link to a symbolic link would be a symbolic link
     try:
         os.link(real, path)
     except OSError:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Formats and parses numbers for people. Sizes of files and memory are in powers of 1000, as disks, downloads
-and Ollama count; only MiB and the like are in powers of 1024.
+"""Formats and parses numbers for people. Sizes of files and memory are in powers of 1000, as for disks,
+downloads and in Ollama. Only units such as MiB are powers of 1024.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SYMBOLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFF
 
 
 def visible(text: str) -> str:
-    """Returns a text in which control characters are symbols, except line ends and tabs."""
+    """Returns a text with visible symbols in place of control characters, except line ends and tabs."""
     return text.translate(_SYMBOLS)
 
 

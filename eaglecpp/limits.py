@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Limits on requests and on the settings of a model. Each limit protects time or memory that is spent before
-generation starts, or at every token. The same limits apply to requests and Modelfiles. SECURITY.md lists
-them. The server's own limits are in its configuration, the limits of templates in `eaglecpp.chat.bounds`.
+generation starts, or at every token. The same limits apply to requests and Modelfiles. SECURITY.md lists the
+limits. `eaglecpp.server.config` has the limits of the server, and `eaglecpp.chat.bounds` has the limits of
+templates.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ STOP_STRINGS = 256
 STOP_CHARS = 16_384
 """Maximum characters in all stop strings together."""
 DRY_BREAKERS = 16
-"""Maximum number of texts that DRY does not match across. llama.cpp searches the whole vocabulary for each
-text.
+"""Maximum number of DRY breakers, which are texts that the sampler DRY does not match across. llama.cpp
+searches the whole vocabulary for each breaker.
 """
 DRY_CHARS = 512
 """Maximum characters in all DRY breakers together. llama.cpp uses the first 40 bytes of each breaker."""
@@ -24,8 +25,8 @@ LOGIT_BIASES = 16_384
 JSON_VALUES = 1_000_000
 """Maximum values in the JSON body of a request, counted by brackets and commas."""
 EMBEDDING_VALUES = 8 << 20
-"""Maximum values in all vectors of one embeddings request: 2048 vectors of 4096 values, which is OpenAI's
-limit, or 21,845 vectors of 384 values.
+"""Maximum values in all vectors of one embeddings request. This is enough for 2048 vectors (OpenAI's limit)
+of 4096 values, or for 21,845 vectors of 384 values.
 """
 PATTERN_CHARS = 1 << 16
 """Maximum characters in all regular expressions of a JSON schema."""
@@ -33,17 +34,17 @@ SCHEMA_BYTES = 1 << 20
 SCHEMA_DEPTH = 64
 """Maximum nesting of schemas in a JSON schema."""
 SCHEMA_NODES = 3000
-"""Maximum subschemas of a JSON schema, without the values of enums. Compiling so many takes up to 3 s of
-processor time.
+"""Maximum subschemas of a JSON schema, without the values of enums. Compiling this number of subschemas takes
+up to 3 s of processor time.
 """
 SCHEMA_PATTERN_KEYS = 80
 """Maximum keys of `patternProperties` in a JSON schema. llguidance compares each key with all others."""
 SCHEMA_MULTIPLE = 1 << 16
-"""Maximum common multiple of all `multipleOf` in a JSON schema. llguidance creates a state for each
-remainder.
+"""Maximum value of the least common multiple of all `multipleOf` in a JSON schema. llguidance creates a state
+for each remainder.
 """
 SCHEMA_WAYS = 10_000
-"""Maximum combinations of alternatives (`anyOf`) that an `allOf` joins. llguidance writes out each
+"""Maximum number of combinations of alternatives (`anyOf`) that an `allOf` joins. llguidance writes out each
 combination.
 """
 GBNF_BYTES = 1 << 17
@@ -54,8 +55,8 @@ process.
 GBNF_DEPTH = 64
 """Maximum nesting of groups in a GBNF grammar."""
 GRAMMAR_REPETITIONS = 1_000_000_000
-"""Maximum of the numbers in {m,n}, and of lengths and item counts in a schema. Repetitions are counted, never
-written out.
+"""Maximum of m and n in a repetition {m,n}, and of lengths and item counts in a schema. This maximum is high,
+because llguidance counts repetitions instead of writing them out.
 """
 
 _TEXTS = {"stop": (STOP_STRINGS, STOP_CHARS), "dry_sequence_breakers": (DRY_BREAKERS, DRY_CHARS)}

@@ -28,9 +28,9 @@ Target = core.Target
 
 def system_info() -> dict[str, Any]:
     """Returns llama.cpp's view of this machine: `devices` (name, description, kind, memory_total and
-    memory_free in bytes), `amx` (whether the CPU flags report it, and whether it works when tried), `n_cores`
-    (physical cores of this process) and `errors` (llama.cpp's reasons why a device cannot be used, reported
-    once per process).
+    memory_free in bytes), `amx` (whether the CPU's flags report AMX, and whether AMX works when tried),
+    `n_cores` (physical cores of this process) and `errors` (llama.cpp's reasons why a device cannot be used,
+    reported once per process).
     """
     info = core.system_info()
     return info | {"errors": [text.strip() for text in drain()]}

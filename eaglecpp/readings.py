@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Converts a drafter's checkpoint. If the checkpoint can be read in several ways, measures which reading is
-right.
+"""Converts a drafter's checkpoint. If the checkpoint can be read in several ways (readings), measures which
+reading is right.
 
-Trainers and engines disagree about some checkpoints, and no field of the file identifies its trainer
-(`eaglecpp.convert.open_choices`). The target can decide. It generates a few texts greedily. For each reading,
-a drafter is converted, which drafts from many positions in these texts, using the target's hidden states. The
-measure is the expected number of accepted tokens at each position: 1 + p1 + p1 p2 + ..., where p1, p2, ...
-are the drafter's probabilities for the target's own next tokens. (Counting correct tokens is noisier: on the
-demo pair, wrong layers stood out by 2 standard errors with counts and by 6 to 8 with probabilities.) The
-drafter was trained under the right reading, so that reading drafts best. A checkpoint with one reading is not
-measured.
+Trainers and engines disagree about some checkpoints, and no field of the file identifies the trainer
+(`eaglecpp.convert.open_choices`). The target can decide. The target generates a few texts greedily. For each
+reading, a drafter is converted. Each drafter drafts from many positions in these texts, using the target's
+hidden states. The measure is the expected number of accepted tokens at each position: 1 + p1 + p1 p2 + ...,
+where p1, p2, ... are the drafter's probabilities for the target's own next tokens. (Counting correct tokens
+instead is noisier. On the demo pair, wrong layers differed by 2 standard errors with counts, and by 6 to 8
+standard errors with probabilities.) The drafter was trained under the right reading, so the right reading
+drafts best. A checkpoint with only one reading is not measured.
 """
 
 from __future__ import annotations
@@ -49,22 +49,27 @@ PROMPTS = (
     "What is the difference between a list and a tuple? Answer with an example.",
 )
 N_TOKENS = 128
-"""Tokens of each answer that the target generates."""
+"""Number of tokens of each answer that the target generates."""
 DEPTH = 4
-"""Number of tokens drafted in a row at each measured position."""
+"""Number of tokens that are drafted in a row at each measured position."""
 STRIDE = 2
-"""Tokens from one measured position to the next; neighbouring positions give nearly the same result."""
+"""Number of tokens from one measured position to the next. Positions in between are skipped, because
+neighbouring positions give nearly the same result.
+"""
 CERTAIN = 3.0
-"""Standard errors of the mean difference from which one reading counts as better than another. Neighbouring
-positions share tokens, so the difference is less certain than this number suggests.
+"""Minimum difference between two readings, in standard errors of the mean difference, at which one reading
+counts as better. Neighbouring positions share tokens, so the difference is less certain than this number
+suggests.
 """
 _LITTLE = 0.02
-"""Drafting stops at a depth that is reached with a smaller probability than this."""
+"""Drafting stops at a depth that is reached with a probability below this value."""
 _CANDIDATES = 64
-"""Number of likeliest tokens at a position of a block; all other tokens count as impossible."""
+"""Number of likeliest tokens that a block drafter returns for each position. All other tokens count as
+impossible.
+"""
 MATTERS = 0.01
-"""Difference in expected tokens in a row; a smaller difference does not overrule a default, however certain
-it is.
+"""Minimum difference in expected tokens in a row. A smaller difference does not overrule a default, even if
+the difference is certain.
 """
 MOST = 16
 """Maximum number of combinations of readings to measure."""
@@ -95,8 +100,8 @@ class Measured:
         return float(self.lengths.mean())
 
     def leads(self, other: Measured) -> bool:
-        """Returns whether this reading is better than the other by more than chance, and by enough to
-        matter.
+        """Returns whether this reading is better than the other reading. The difference must be statistically
+        certain (`CERTAIN`) and large enough (`MATTERS`).
         """
         gain = self.lengths - other.lengths
         mean = float(gain.mean())
@@ -119,8 +124,9 @@ def convert_checkpoint(
     src:     a checkpoint folder, a weight file, a drafter's GGUF, or hf.co/OWNER/NAME
     target:  a GGUF or a stored model
     type, progress: as in `eaglecpp.convert.convert_checkpoint`, which takes paths and measures nothing
-    report:  receives the progress of downloads, instead of progress bars on a terminal or in a notebook
-    say:     receives, line by line, how the readings of the checkpoint were measured
+    report:  function that receives the progress of downloads; None = progress bars on a terminal or in a
+        notebook
+    say:     function that receives a report about measuring the readings, line by line
     reading: known facts about the checkpoint: aux_layers, readings by name; see `eaglecpp.convert.Reading`
 
     If the checkpoint can be read in several ways, the reading that drafts best is used. If the target cannot
@@ -136,10 +142,11 @@ def convert_checkpoint(
         try:
             folder = Path() if out_path is None else out_path.parent
             measured = _measure(path, model, folder, choices, known, options, say) if choices else []
-        except convert.errors.TargetError:  # a wrong target fails under every reading
+        except convert.errors.TargetError:  # a wrong target is an error under every reading
             raise
         except (EagleError, OSError, MemoryError) as error:
-            # Errors of the checkpoint and of the output folder are raised by convert_checkpoint below.
+            # The call of convert_checkpoint below raises the errors of the checkpoint and of the output
+            # folder.
             say(f"cannot measure how to read this checkpoint: {error}")
             measured = []
         best = choose(measured, choices) if measured else None
@@ -152,8 +159,9 @@ def convert_checkpoint(
 
 
 def choose(measured: Sequence[Measured], choices: Sequence[Choice]) -> Measured | None:
-    """Returns the reading to use: of the readings that the best reading does not certainly beat, the closest
-    to the defaults. Returns None if these readings disagree about a choice without a default.
+    """Returns the reading to use. The candidates are the best reading and all readings that are not certainly
+    worse. Of the candidates, the reading closest to the defaults is returned. Returns None if the candidates
+    disagree about a choice without a default.
     """
     best = max(measured, key=lambda m: m.mean)
     contenders = [m for m in measured if not best.leads(m)]
@@ -176,7 +184,8 @@ def _measure(
     options: Mapping[str, Any],
     say: Say,
 ) -> list[Measured]:
-    """Measures every combination of the choices' values that the converter accepts, the defaults first.
+    """Measures every combination of the choices' values that the converter accepts. The combination of the
+    defaults comes first.
 
     folder: where the drafters are written while they are measured. Raises EagleError if the target cannot be
     run or no combination can be converted.
@@ -243,7 +252,7 @@ def own_texts(target: Path, layers: Sequence[int]) -> list[OwnText]:
 
 
 _ROOM = 512
-"""Context length: holds the longest prompt and its answer, including the chat template."""
+"""Context length in tokens, which is enough for the longest prompt in its chat template and the answer."""
 
 
 def _prompt(engine: Any, text: str) -> list[int]:
@@ -258,7 +267,9 @@ def _prompt(engine: Any, text: str) -> list[int]:
 def expected_lengths(
     draft: Path, target: Path, layers: Sequence[int], texts: Sequence[OwnText]
 ) -> NDArray[np.float64]:
-    """Returns `Measured.lengths` of a drafter. layers: the boundary ids that it reads, in order."""
+    """Returns `Measured.lengths` of a drafter. layers: boundary ids of the hidden states that the drafter
+    reads, in order.
+    """
     file = DraftFile(str(draft))
     ids = file.d2t or list(range(file.info["n_draft_vocab"]))
     rank = {token: index for index, token in enumerate(ids)}
@@ -282,13 +293,14 @@ def expected_lengths(
 
 
 def _expected(drafter: Drafter, features: Array, tokens: Sequence[int], rank: Mapping[int, int]) -> float:
-    """Returns how many drafted tokens in a row can be expected after the given positions. tokens: one token
-    for each position, then the tokens that the drafts should match.
+    """Returns the expected number of correct drafted tokens in a row after the given positions. features:
+    hidden states of these positions; tokens: one token for each position, then the tokens that the drafts
+    should match; rank: index of each token in the drafter's vocabulary.
     """
     n_rows = features.shape[1]
     embedded, wanted = tokens[:n_rows], tokens[n_rows:]
     n_block = min(DEPTH, drafter.info["n_parallel"])
-    if n_block and drafter.info["arch"].startswith("dflash"):  # a token may depend on the token before it
+    if n_block and drafter.info["arch"].startswith("dflash"):  # tokens may depend on the token before
         block = drafter.block(features, embedded, wanted[: n_block - 1], _CANDIDATES)
         found = [{token: math.exp(p) for token, p, _ in top if math.isfinite(p)} for top in block]
         chances = [one.get(token, 0.0) for one, token in zip(found, wanted, strict=False)]
@@ -320,8 +332,8 @@ def _chance(logits: Array, index: int | None) -> float:
 def _shared_tables(
     file: DraftFile, target: Path, texts: Sequence[OwnText]
 ) -> tuple[Array | None, Array | None]:
-    """Returns the target's embeddings and output head, or None for a table that the drafter has itself. Only
-    the rows of embeddings that occur in the texts are read, which saves memory.
+    """Returns the target's embeddings and the target's output head; None for a table that the drafter's file
+    contains. To save memory, only the embeddings of tokens in the texts are read.
     """
     own = {tensor["name"] for tensor in file.tensors}
     if {"token_embd.weight", "output.weight"} <= own:

@@ -7,9 +7,10 @@ and Python. docs/models.md describes it for users.
 file
     [HOST/][NAMESPACE/]MODEL[:TAG]        a stored model, ours or Ollama's; else in Ollama's registry
 
-These forms are tried in this order, so a file or folder takes precedence over a name. `owner/name` alone is a
-name; a reference to the Hub needs its prefix. Names follow Ollama (ollama/ollama: types/model/name.go). For a
-drafter, the words `text` (drafts from the text itself) and `auto` (finds a fitting drafter) come first.
+These forms are tried in this order, so a file or folder takes precedence over a name. `owner/name` alone is
+the name of a stored model; a reference to the Hub needs a prefix. Names follow Ollama (ollama/ollama:
+types/model/name.go). In a drafter's reference, the words `text` (drafts from the text itself) and `auto`
+(finds a fitting drafter) take precedence over all forms.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class ModelNameError(EagleError, ValueError):
 
 @dataclass(frozen=True)
 class ModelName:
-    """One model by name. Case is kept; names that differ only in case are the same model (`same_as`)."""
+    """The name of a model. The case of letters is kept, but names that differ only in case are the same model
+    (`same_as`).
+    """
 
     model: str
     tag: str = "latest"
@@ -53,15 +56,15 @@ class ModelName:
 
     @classmethod
     def parse(cls, text: str) -> ModelName:
-        """Parses a name; a trailing `:local` is cut. Raises ModelNameError for a cloud model or an invalid
-        name.
+        """Parses a name. A trailing `:local` is removed. Raises ModelNameError for a cloud model or an
+        invalid name.
         """
         scheme, separator, rest = text.partition("://")
         if not separator:
             scheme, rest = cls.scheme, text
         rest = rest.removesuffix(":local")
         path, colon, tag = rest.rpartition(":")
-        if not colon or "/" in tag:  # a colon before the last slash belongs to the host's port
+        if not colon or "/" in tag:  # a colon before the last slash starts the host's port
             path, tag = rest, cls.tag
         if tag.lower() == "cloud" or tag.lower().endswith("-cloud"):
             raise ModelNameError(f"'{text}' runs in Ollama's cloud; eaglecpp runs models on this machine")
@@ -121,13 +124,14 @@ def _quoted(text: str) -> str:
 
 
 def canonical(name: ModelName) -> ModelName:
-    """Returns the name under which a model is stored; aliases of a host are replaced."""
+    """Returns the name under which a model is stored. An alias of a host is replaced by the host."""
     host = name.host.lower()
     return replace(name, host=_ALIASES.get(host, name.host))
 
 
 def expand_path(value: str, directory: Path) -> Path:
-    """Returns the absolute path of a text: `~` and `~user` are expanded, the rest is relative to `directory`.
+    """Returns the absolute path of a text. `~` and `~user` are expanded. Any other relative path is relative
+    to `directory`.
 
     Raises InvalidValueError for an unknown user.
     """
@@ -155,8 +159,8 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def all_parts(name: str) -> list[str]:
-    """Returns the names of all parts of the split file that contains `name`; just `name` for a file that is
-    not split.
+    """Returns the names of all parts of a split file. name: name of any part; for a file that is not split,
+    the result is only this name.
     """
     match = _PART.fullmatch(name)
     if match is None or int(match[3]) == 0:
@@ -165,14 +169,16 @@ def all_parts(name: str) -> list[str]:
 
 
 def part_paths(path: Path) -> list[Path]:
-    """Returns the existing parts of a split file next to `path`; just `path` if there are no parts."""
+    """Returns the paths of the existing parts of a split file. path: path of any part; for a file that is not
+    split, the result is only this path.
+    """
     parts = [path.with_name(name) for name in all_parts(path.name)]
     return [part for part in parts if part.is_file()] or [path]
 
 
 def first_part(path: Path) -> Path:
-    """Returns the part by which llama.cpp opens a split file; `path` itself for any other file. Raises
-    ModelNotFoundError if the first part is missing.
+    """Returns the path of the first part of a split file, with which llama.cpp opens the file. For a file
+    that is not split, returns `path`. Raises ModelNotFoundError if the first part is missing.
     """
     first = path.with_name(all_parts(path.name)[0])
     if first != path and not first.is_file():
@@ -189,8 +195,8 @@ _WEIGHT_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
 
 
 def read_reference(text: str, directory: Path | None = None) -> ModelName | Path:
-    """Resolves a reference: to an absolute path if it exists, else to a model name. A relative path is below
-    `directory`, which defaults to the current one.
+    """Resolves a reference. Returns an absolute path if the reference is an existing path, else a model name.
+    A relative path is below `directory`, or below the current directory for None.
 
     Raises InvalidValueError or FileNotFoundError for a missing path, NotAFileError for a pipe or device,
     ModelNameError for an invalid name.
@@ -206,7 +212,7 @@ def read_reference(text: str, directory: Path | None = None) -> ModelName | Path
 
 
 def read_name(text: str) -> ModelName:
-    """Parses a model name, including `hf://` and both hosts of the Hub; never looks for a file.
+    """Parses a model name, also with `hf://` or one of the Hub's two hosts. Never looks for a file.
 
     Raises ModelNameError.
     """
@@ -231,7 +237,7 @@ def model_name(text: str) -> ModelName:
 
 
 def hub_text(text: str) -> str:
-    """Expands an argument of `-hf`: prepends the Hub's host to `owner/name`."""
+    """Returns an argument of `-hf` as a reference: prepends the Hub's host to `owner/name`."""
     return text if is_hub_text(text) else f"{HUB_HOSTS[0]}/{text}"
 
 

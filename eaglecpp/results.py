@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Results of a generation: `Completion`, `Chunk` and their counters, as plain values.
 
-`timings` uses llama.cpp's names where they exist. Definitions: acceptance length = tokens per verification
-round, including the bonus token (1.0 without drafting); acceptance rate = accepted / drafted; the rate at a
-depth is conditional on that depth having been reached.
+`timings` uses llama.cpp's names where they exist. Definitions: The acceptance length is the number of tokens
+per verification round, including the bonus token (1.0 without drafting). The acceptance rate is accepted
+tokens / drafted tokens. The acceptance rate at a depth is the share of the rounds that reached this depth in
+which the draft was accepted there.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class PlanReason(StrEnum):
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """Log-probability of one generated token under the target, before sampling options. `top`: the most
-    likely tokens.
+    """Log-probability of one generated token under the target, before the sampling options are applied.
+    `top`: the likeliest tokens with their log-probabilities.
     """
 
     token: int
@@ -57,9 +58,9 @@ class TokenLogprob:
 class LogprobLists:
     """Builds the `logprobs` of a completion in OpenAI's form, part by part.
 
-    name:   display text of a token; the generated token is always among the likeliest
-    piece:  the bytes of a token in the completion's text
-    offset: characters before the completion
+    name:   function that returns the display text of a token
+    piece:  function that returns the bytes of a token in the completion's text
+    offset: number of characters before the completion
     errors: error mode with which the completion's text was decoded
     """
 
@@ -72,7 +73,9 @@ class LogprobLists:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors)
 
     def of(self, entries: Sequence[TokenLogprob], n_top: int | None = None) -> dict[str, Any]:
-        """Returns the lists for the next tokens. n_top: number of likeliest tokens to include; None = all."""
+        """Returns the lists for the next tokens. n_top: number of likeliest tokens to include, in addition to
+        the generated token; None = all.
+        """
         offsets = []
         for entry in entries:
             offsets.append(self._offset)
@@ -91,7 +94,7 @@ class LogprobLists:
 
 @dataclass(frozen=True)
 class Timings:
-    """Counters of one generation (or a sum of several). Times in milliseconds.
+    """Counters of one generation, or sums over several generations. Times are in milliseconds.
 
     `rounds`: forward passes of the target after the prefill. `tried_per_depth[d]`: rounds whose draft was
     checked at depth d + 1; `hits_per_depth[d]`: rounds in which the draft was accepted at this depth.
@@ -99,14 +102,15 @@ class Timings:
     `peak_memory`: peak memory of the process so far, in bytes. `text_draft_n`, `text_draft_n_accepted`: the
     drafted tokens that came from the text itself, not from a drafter.
 
-    `exact`: every token of this answer was computed bit for bit as in target-only decoding, so the text is
-    the same. Also False if this is unknown.
+    `exact`: True if every token of this answer was computed bit for bit as in target-only decoding, so that
+        the text is the same; False if not, or if this is unknown.
 
     `plan`: `strategy` and `why`. With "auto", `reason` is a `PlanReason` if most rounds did not draft, else
     "". If drafting was possible, `plan` also has `rounds`, `drafted_rounds` (with a verified draft) and
     `probes` (drafted, not verified), and means over the drafted rounds: `nodes`, `depth`, `expected_tokens`
-    (including the bonus token), `expected_cost` (in target-only steps) and `speedup` (tokens per target-only
-    step's time, without stalls). The last two are None before the first target-only step is measured.
+    (including the bonus token), `expected_cost` (in target-only steps) and `speedup` (tokens in the time of
+    one target-only step, without stalls). `expected_cost` and `speedup` are None before the first target-only
+    step is measured.
     """
 
     prompt_n: int = 0
@@ -131,8 +135,8 @@ class Timings:
 
     @classmethod
     def from_raw(cls, raw: Mapping[str, Any], **extra: Any) -> Timings:
-        """Builds timings from the extension's counters, whose `accepted_per_depth` is a count; `extra`
-        overrides.
+        """Builds timings from the extension's counters. In `raw`, `accepted_per_depth` is a count and not a
+        rate. extra: fields that override the counters.
         """
         known = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
         known["tried_per_depth"] = tuple(raw.get("tried_per_depth", ()))
@@ -154,12 +158,14 @@ class Timings:
 
     @property
     def acceptance_rate(self) -> float:
-        """Share of the drafted tokens that were accepted; 0.0 if none was drafted."""
+        """Share of the drafted tokens that were accepted; 0.0 if no token was drafted."""
         return self.draft_n_accepted / self.draft_n if self.draft_n else 0.0
 
     @property
     def accepted_per_depth(self) -> list[float]:
-        """Conditional acceptance rate at depth 1, 2, ...; without depths that were never reached."""
+        """Acceptance rate at depth 1, 2, ..., among the rounds that reached this depth. Depths that were
+        never reached are left out.
+        """
         return [
             hits / tried
             for hits, tried in zip(self.hits_per_depth, self.tried_per_depth, strict=False)
@@ -171,7 +177,9 @@ class Timings:
         return {name: getattr(self, name) for name in _REPORTED} | {"plan": dict(self.plan)}
 
     def __add__(self, other: Timings) -> Timings:
-        """Sums all counters, keeps the later plan, and is exact if both are."""
+        """Returns the sums of all counters, with the plan of `other` if it has one. The sum is exact if both
+        operands are exact.
+        """
         sums: dict[str, Any] = {
             name: getattr(self, name) + getattr(other, name)
             for name in self.__dataclass_fields__
@@ -195,8 +203,8 @@ _REPORTED = (
 
 @dataclass(frozen=True)
 class Piece:
-    """Text to show. is_thinking: the text is thinking, not the answer; is_accepted: it was drafted and
-    accepted.
+    """A piece of an answer's text. is_thinking: True for thinking, False for the answer; is_accepted: the
+    text was drafted and accepted.
     """
 
     text: str
@@ -209,7 +217,7 @@ Part = tuple[Literal["thinking", "content"], str] | tuple[Literal["call"], "Tool
 
 @dataclass(frozen=True)
 class Event:
-    """A step of an answer, which is a list of blocks. A block begins, grows and ends.
+    """A change of an answer. An answer is a list of blocks, and each block begins, grows and ends.
 
     index: number of the block; part: kind of the block, and the added text or, at the block's end, its whole
     text; is_last: True at the end of the last block
@@ -297,7 +305,7 @@ class AnswerStream(Iterator[Chunk]):
 
     on_end: Callable[[Completion], None] | None = None
     notices: tuple[str, ...] = ()
-    is_open = False  # False once the stream has ended or was closed
+    is_open = False  # True until the stream has ended or was closed
 
     def completion(self) -> Completion:
         """Returns the result so far. `finish_reason` is "cancelled" if the generation is still running or was
@@ -306,7 +314,7 @@ class AnswerStream(Iterator[Chunk]):
         raise NotImplementedError
 
     def close(self) -> Chunk:
-        """Stops the generation and returns the text held back. Never raises."""
+        """Stops the generation. Returns a chunk with the text that was held back. Never raises."""
         raise NotImplementedError
 
     def __iter__(self) -> Self:
@@ -326,7 +334,7 @@ def _rate(n: int, ms: float) -> float:
 @dataclass(frozen=True, repr=False, eq=False)
 class Embedding:
     """The vector of a text. vector: [n_values], or without pooling [n_tokens, n_values]; n_tokens: number of
-    tokens read, including tokens that the model adds; is_truncated: True if the text was cut
+    evaluated tokens, including tokens that the model adds; is_truncated: True if the text was truncated
     """
 
     vector: NDArray[np.float32]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`Threads`: runs slow work outside an event loop, in a few threads for each purpose. A shared pool would let
-one purpose block another: six downloads from an unresponsive host would delay every prompt.
+"""`Threads`: runs slow work outside an event loop, in a few threads for each purpose. With one shared pool,
+one purpose could block another: six downloads from an unresponsive host would delay every prompt.
 
 asyncio is imported where it is used, because `eaglecpp run` needs only `check_wanted`.
 """
@@ -18,8 +18,8 @@ _is_cancelled: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextV
 
 
 def check_wanted() -> None:
-    """Raises CancelledError in a job of `Threads` whose caller was cancelled, or whose `cancel_when`
-    condition holds. A long job calls it between its steps.
+    """Raises CancelledError if the caller of this job of `Threads` was cancelled, or if the job's
+    `cancel_when` condition holds. A long job calls this function between its steps.
     """
     is_cancelled = _is_cancelled.get(None)
     if is_cancelled is not None and is_cancelled():
@@ -29,8 +29,8 @@ def check_wanted() -> None:
 
 
 def cancel_when(holds: Callable[[], bool]) -> None:
-    """Makes `check_wanted` in this context also raise when `holds()` is true."""
-    before = _is_cancelled.get(bool)  # bool() is False
+    """Makes `check_wanted` in this context also raise CancelledError once `holds()` is true."""
+    before = _is_cancelled.get(bool)  # bool() returns False
     _is_cancelled.set(lambda: holds() or before())
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Conversations on disk: one JSON file each, complete after every turn even if the process is killed.
 
-If two processes continue the same conversation, they do not overwrite each other: the second one writes a new
-file. Only their owner can read the files.
+Two processes that continue the same conversation do not overwrite each other's files: the second process
+writes a new file. Only the owner can read the files.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class SavedChatError(EagleError):
 
 @dataclass(frozen=True)
 class SavedChat:
-    """One conversation. model, draft: the references that the chat was opened with; examples: the model's
-    examples when the chat began, None if an earlier release saved it; parameters, strategy: settings that the
-    user changed in the chat, by their Modelfile name; created, updated: seconds since 1970.
+    """One conversation. model, draft: references with which the chat was opened; examples: the model's
+    examples when the chat began, None if an earlier release saved the chat; parameters, strategy: settings
+    that the user changed in the chat, by Modelfile name; created, updated: seconds since 1970.
     """
 
     id: str
@@ -58,8 +58,8 @@ class SavedChat:
         return replace(self, system=conversation.system, examples=conversation.examples, messages=messages)
 
     def continue_in(self, conversation: Conversation) -> None:
-        """Loads the saved chat into an empty conversation. The model's current examples are replaced, because
-        `/save` may have turned this very chat into examples.
+        """Loads the saved chat into an empty conversation. The saved examples replace the conversation's
+        examples, because the model's examples may be this same chat, if `/save` turned it into examples.
         """
         conversation.system = self.system
         conversation.messages = list(self.messages)
@@ -68,15 +68,15 @@ class SavedChat:
 
 
 def new_chat(model: str, draft: str | None = None) -> SavedChat:
-    """Returns an empty conversation with a new id; writes nothing."""
+    """Returns an empty conversation with a new id. Writes no file."""
     now = time.time()
     day = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     return SavedChat(f"{day}-{secrets.token_hex(3)}", model, draft, created=now, updated=now)
 
 
 def write_chat(path: Path, chat: SavedChat) -> SavedChat:
-    """Writes a conversation atomically and returns the saved state. Raises SavedChatError, which names the
-    file.
+    """Writes a conversation atomically. Returns the conversation as it was saved. Raises SavedChatError,
+    which names the file.
     """
     chat = replace(chat, updated=time.time())
     text = msgspec.json.format(msgspec.json.encode(replace(chat, stamp=None)), indent=1)
@@ -105,14 +105,15 @@ def read_chat(path: Path) -> SavedChat:
 
 
 class ChatFolder:
-    """The folder of all saved conversations, created with the first one."""
+    """The folder of all saved conversations, which is created when the first conversation is saved."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def save(self, chat: SavedChat) -> SavedChat:
-        """Writes the chat and returns the saved state. The chat gets a new id if another process has written
-        to its file meanwhile. Raises SavedChatError, which names the file.
+        """Writes the chat to its file. Returns the chat as it was saved. If another process has written to
+        the file since this process read or wrote it, the chat gets a new id and a new file. Raises
+        SavedChatError, which names the file.
         """
         path = self.path(chat)
         try:
@@ -134,8 +135,8 @@ class ChatFolder:
                 path.unlink()
 
     def latest(self, model: str | None = None) -> SavedChat | None:
-        """Returns the conversation that was saved last, of any model or of `model`; None if there is no such
-        conversation.
+        """Returns the conversation that was saved last; None if there is none. model: only conversations with
+        this model; None = with any model.
         """
         return next((chat for chat in self.chats() if model is None or chat.model == model), None)
 
@@ -145,8 +146,8 @@ class ChatFolder:
         return next((read_chat(path) for path in self.directory.glob("*.json") if path.stem == id), None)
 
     def chats(self, text: str = "") -> Iterator[SavedChat]:
-        """Yields conversations with `text` in any message (ignoring case), the last saved first. Invalid
-        files are logged and skipped.
+        """Yields the conversations with `text` in any message, ignoring case. The conversation that was saved
+        last comes first. Invalid files are logged and skipped.
         """
         stamped = [(_stamp(path), path) for path in self.directory.glob("*.json")]
         for _, path in sorted((pair for pair in stamped if pair[0] is not None), reverse=True):

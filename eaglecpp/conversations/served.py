@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`ServerAnswers`: answers of a `ChatSession` from a model in a server, through Ollama's `/api/chat` with our
-extra fields.
+"""`ServerAnswers`: answers of a `ChatSession` from a model in a server, through Ollama's `/api/chat` with
+eaglecpp's additional fields.
 
     ChatSession(ServerAnswers("http://127.0.0.1:11434", "smollm2")).ask("Hi").text
 """
@@ -38,12 +38,12 @@ _KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *_TCP_HERE]
 _MAX_BYTES = 1 << 26  # maximum bytes of a line of an answer, or of a model's description
 _MALFORMED = (AttributeError, TypeError, ValueError, ArithmeticError, RecursionError)
 _NO_THINKING = "does not support thinking"
-_FIGURES = vars(Timings())  # counters by their name in JSON
+_FIGURES = vars(Timings())  # counters by name in JSON, with their default values
 _SAMPLING = {option.name for option in describe(SamplingOptions)}
 
 
 class ServerRefusedError(EagleError):
-    """The server refused the request; the message has its reason."""
+    """The server refused the request; the message has the server's reason."""
 
 
 class NoServerError(ServerRefusedError):
@@ -52,7 +52,7 @@ class NoServerError(ServerRefusedError):
 
 def address_of(text: str, port: int = 11434) -> str:
     """Returns the URL of a server given as in OLLAMA_HOST: [SCHEME://]HOST[:PORT][/PATH] (ollama/ollama:
-    envconfig/config.go). port: used if neither the scheme nor the text gives a port. Raises
+    envconfig/config.go). port: used if neither the scheme nor the text determines a port. Raises
     InvalidValueError.
     """
     scheme, _, rest = text.strip().strip("\"'").rpartition("://")
@@ -71,8 +71,8 @@ def address_of(text: str, port: int = 11434) -> str:
 
 
 def elsewhere(text: str) -> str | None:
-    """Returns the server's URL as `address_of` does; None for a server on this machine, which needs no
-    address.
+    """Returns the server's URL as `address_of` does. Returns None for a server on this machine, because such
+    a server is found without an address.
     """
     address = address_of(text)
     return None if _is_here(address) else address
@@ -90,10 +90,10 @@ def request(
     key: str | None = None,
     timeout: float | None = None,
 ) -> httpx.Response:
-    """Sends a request and returns the streaming response, which the caller closes. timeout: seconds between
-    two packets; None waits without a limit, since loading and long prompts take time. TCP keep-alive detects
-    a lost host within two minutes. Raises NoServerError if no server listens, ServerRefusedError if the
-    server refuses the request.
+    """Sends a request and returns the streaming response, which the caller closes. timeout: maximum seconds
+    between two packets; None = no limit, because loading a model and long prompts take time. TCP keep-alive
+    detects a lost host within two minutes. Raises NoServerError if no server listens, ServerRefusedError if
+    the server refuses the request.
     """
     from urllib.request import getproxies, proxy_bypass
 
@@ -102,7 +102,7 @@ def request(
     url = urlsplit(address)
     proxies = {} if _is_here(address) or proxy_bypass(url.hostname or "") else getproxies()
     own = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
-    limits = httpx.Limits(max_keepalive_connections=0)  # closing the response closes the connection
+    limits = httpx.Limits(max_keepalive_connections=0)  # so that closing the response closes the connection
     try:
         transport = httpx.HTTPTransport(
             verify=url.scheme == "https",
@@ -135,8 +135,8 @@ def request(
 def ask(
     address: str, method: str, path: str, body: Any = None, key: str = "", timeout: float | None = None
 ) -> Any:
-    """Returns the JSON of a response. Raises as `request` does; ServerRefusedError for a response that is not
-    JSON.
+    """Sends a request and returns the JSON value of the response. Raises the errors of `request`, and
+    ServerRefusedError for a response that is not JSON.
     """
     import httpx
 
@@ -185,8 +185,8 @@ def _read(response: httpx.Response) -> bytes:
 
 @dataclass(frozen=True)
 class ServerAnswers:
-    """A model in a server. The server keeps the model loaded for keep_alive_s seconds after an answer; None =
-    the server's default.
+    """A model in a server. keep_alive_s: seconds for which the server keeps the model loaded after an answer;
+    None = the server's default.
     """
 
     address: str
@@ -202,13 +202,13 @@ class ServerAnswers:
         try:
             return ServedAnswer(request(self.address, "POST", "/api/chat", body, self.api_key))
         except ServerRefusedError as error:
-            if body["think"] and _NO_THINKING in str(error):  # `think` has no effect, as in an engine
+            if body["think"] and _NO_THINKING in str(error):  # without thinking, `think` has no effect
                 return self(conversation, {**options, "think": None})
             raise
 
     def facts(self) -> dict[str, Any]:
-        """Returns the model's `/api/show` entry. Raises ServerRefusedError, also for a server of another
-        program, which would not draft.
+        """Returns the model's `/api/show` entry. Raises ServerRefusedError, also if the server is not
+        eaglecpp's, because another server would not draft.
         """
         facts: dict[str, Any] = {}
         try:
@@ -223,8 +223,8 @@ class ServerAnswers:
         return facts
 
     def found(self) -> tuple[ModelFiles, bool, bool]:
-        """Returns the server's description of the model (without files), whether the model drafts, and
-        whether it accepts images. Raises ServerRefusedError, ModelNameError.
+        """Returns the model as the server describes it (without files), whether the model drafts, and whether
+        the model accepts images. Raises ServerRefusedError, ModelNameError.
         """
         facts, name = self.facts(), read_name(self.model)
         text = Modelfile(from_=(Command("model", str(name)),), system=str(facts.get("system") or "") or None)
@@ -250,8 +250,9 @@ class ServerAnswers:
 
 
 class ServedAnswer(AnswerStream):
-    """A running answer: iterate for chunks, which have text but no tokens. Raises EagleError if the server
-    reports an error or ends early. load_ms: the server's time to load the model.
+    """A running answer from a server. Iterate over it for chunks, which have text but no tokens. Raises
+    EagleError if the server reports an error or the response ends early. load_ms: milliseconds that the
+    server took to load the model.
     """
 
     def __init__(self, response: httpx.Response) -> None:
@@ -285,7 +286,9 @@ class ServedAnswer(AnswerStream):
         raise EagleError(why)
 
     def _chunk(self, part: dict[str, Any]) -> Chunk:
-        """Parses a line of the answer. Raises EagleError for an error in the line, and any of _MALFORMED."""
+        """Parses a line of the answer. Raises EagleError if the line reports an error, and the exceptions in
+        `_MALFORMED` for an invalid line.
+        """
         if "error" in part:
             raise EagleError(str(part["error"]))
         drafts = (part.get("drafts") or {}).get("pieces", ())

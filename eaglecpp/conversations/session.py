@@ -37,7 +37,7 @@ Answers = Callable[[Conversation, Mapping[str, Any]], AnswerStream]
 
 
 class ChatSession:
-    """A conversation, in a session of its own or in the engine's default session.
+    """A conversation with a model, in the given session or in the engine's default session.
 
     engine:  the engine that answers, or other `Answers`
     system:  the system prompt; None for the model's own
@@ -68,8 +68,8 @@ class ChatSession:
             saved.continue_in(self._conversation)
         if system is not None:
             self._conversation.system = system
-        # An answer that is not in the history yet: its stream, and the conversation before its question. The
-        # reference to the stream is weak, so that a dropped stream ends.
+        # The answer that is not in the history yet: its stream, and the state of the conversation before its
+        # question. The reference to the stream is weak, so that a stream without other references ends.
         self._running: tuple[ref[AnswerStream], ConversationState] | None = None
         self._answer: Completion | None = None
 
@@ -78,8 +78,8 @@ class ChatSession:
 
     @property
     def conversation(self) -> Conversation:
-        """The conversation, including a finished answer. If the answer failed or has no text, its question is
-        removed too.
+        """The conversation, including the last answer if it is finished. If the last answer failed or has no
+        text, its question is removed too.
         """
         if self._running is not None:
             stream, before = self._running[0](), self._running[1]
@@ -124,9 +124,9 @@ class ChatSession:
         files: Sequence[str] = (),
         **options: Unpack[ChatKeywords],
     ) -> AnswerStream:
-        """Like `ask`, but yields one chunk per round. The answer is the text generated until the stream ends,
-        is closed, or the next question starts. A stream closed before its first token leaves the history
-        unchanged. files: texts placed before the question.
+        """Asks a question like `ask`, but returns a stream of chunks, one per round. The history gets the
+        text that was generated until the stream ends, is closed, or the next question starts. A stream closed
+        before its first token leaves the history unchanged. files: texts placed before the question.
         """
         return self._begin(lambda conversation: conversation.ask(text, images, files), options)
 
@@ -135,7 +135,7 @@ class ChatSession:
         return _finished(self.stream_again(**options))
 
     def stream_again(self, **options: Unpack[ChatKeywords]) -> AnswerStream:
-        """Like `retry`, but yields one chunk per round."""
+        """Answers the last question again like `retry`, but returns a stream of chunks, one per round."""
         return self._begin(Conversation.drop_answer, options)
 
     def edit(
@@ -146,13 +146,15 @@ class ChatSession:
         files: Sequence[str] = (),
         **options: Unpack[ChatKeywords],
     ) -> AnswerStream:
-        """Replaces the text of the last question and answers the question, like `stream`. The question's
-        attachments stay. Raises InvalidStateError without a question.
+        """Replaces the text of the last question, and answers the question like `stream`. The question keeps
+        its attachments. Raises InvalidStateError without a question.
         """
         return self._begin(lambda conversation: conversation.edit(text, images, files), options)
 
     def undo(self) -> str:
-        """Removes the last question and its answer; returns the question's text, or ""."""
+        """Removes the last question and its answer. Returns the question's text; "" if there is no
+        question.
+        """
         return self._settled().drop_question()
 
     def clear(self) -> None:
@@ -172,14 +174,14 @@ class ChatSession:
 
     @classmethod
     def load(cls, engine: Engine, path: str | os.PathLike[str], *, session: Session | None = None) -> Self:
-        """Continues a saved conversation with the model of `engine`, which may be another model. Raises
-        SavedChatError.
+        """Returns a session that continues a saved conversation with the model of `engine`. The conversation
+        may be from another model. Raises SavedChatError.
         """
         return cls(engine, session=session, saved=read_chat(Path(path)))
 
     def _begin(self, change: Callable[[Conversation], bool | None], options: Any) -> AnswerStream:
-        """Answers the question that `change` adds or finds; `change` returns False if there is no
-        question.
+        """Starts the answer to the last question of a conversation. change: function that changes the
+        conversation first, and returns False if there is no question.
         """
         conversation = self._settled()
         before = conversation.state()

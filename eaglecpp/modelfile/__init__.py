@@ -6,7 +6,7 @@
     modelfile = eaglecpp.modelfile.Modelfile.load("Modelfile")
     files = eaglecpp.modelfile.Resolved(modelfile, ".")  # the target, drafter and adapters
 
-Prints nothing: errors are `ModelfileError`, warnings are `Notice`s.
+The package prints nothing. It raises errors as `ModelfileError` and returns warnings as `Notice`s.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`Modelfile`: the checked and typed contents of one Modelfile, as a frozen value.
 
-Built from the commands of `syntax`. Repeated instructions count as in Ollama: the last scalar wins; `stop`,
-LICENSE and MESSAGE accumulate. Paths are not checked here but in `resolve`.
+A `Modelfile` is built from the commands that `syntax` reads. Repeated instructions count as in Ollama: the
+last scalar counts; `stop`, LICENSE and MESSAGE accumulate. `resolve` checks the paths.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ _INSTRUCTIONS = ("model", "draft", "adapter", "license", "message", "requires", 
 
 @dataclass(frozen=True)
 class Modelfile:
-    """One Modelfile. A field is None if the file does not set it; then the engine or the base model decides.
+    """One Modelfile. If the file does not set a field, the field is None, and the engine or the base model
+    decides.
 
-    from_, draft, adapters: the commands with their lines, in order; `resolve` picks one
+    from_, draft, adapters: the FROM, DRAFT and ADAPTER commands with their lines, in order; `resolve` picks
+        the command that counts
     parameters: typed values of the parameters that the file sets, without deprecated ones
-    requires:   the Ollama version that the file asks for; only shown
+    requires:   the Ollama version that the file requires; it is shown, but has no effect
     settings:   the checked `#eaglecpp:` pragmas; ModelfileError for an invalid value
-    template_at: the TEMPLATE command, whose line messages name
+    template_at: the TEMPLATE command, for the line number in messages
     notices:    warnings for the author
     """
 
@@ -62,7 +64,9 @@ class Modelfile:
 
     @property
     def drafts_head(self) -> bool:
-        """True if the pragma asks for the model's own head as its drafter, as in stored models."""
+        """True if a pragma, as in stored models, selects the model's own multi-token prediction head as the
+        drafter.
+        """
         return self.settings.draft is not None and self.settings.draft.args.strip() == HEAD
 
     @classmethod
@@ -74,7 +78,7 @@ class Modelfile:
 
     @classmethod
     def from_text(cls, text: str | bytes, *, file: str | None = None) -> Modelfile:
-        """Parses a text. file: the name used in messages. Raises ModelfileError."""
+        """Parses a text. file: name of the file in messages. Raises ModelfileError."""
         return cls.from_document(read(text, file=file))
 
     @classmethod
@@ -114,10 +118,12 @@ class Modelfile:
         )
 
     def over(self, base: Modelfile) -> Modelfile:
-        """Returns this Modelfile merged with that of its FROM model, by Ollama's rules of inheritance.
+        """Returns this Modelfile merged with the Modelfile of its FROM model, by Ollama's rules of
+        inheritance.
 
-        Parameters merge by name, and a new `stop` replaces the old list. TEMPLATE and SYSTEM cannot be
-        cleared. LICENSE accumulates, MESSAGE replaces all. The base's weights and drafter come first.
+        Parameters are merged by name, and a new `stop` replaces the base's list. A TEMPLATE or SYSTEM of the
+        base cannot be cleared. LICENSEs accumulate. MESSAGEs replace all MESSAGEs of the base. The base's
+        FROM, DRAFT and ADAPTER commands come first.
         """
         return replace(
             self,
@@ -150,15 +156,15 @@ class Modelfile:
         return commands
 
     def to_text(self) -> str:
-        """Returns the text of a Modelfile that reads back as this value. Raises ModelfileError if that is
-        impossible.
+        """Returns the text of a Modelfile that parses to this value. Raises ModelfileError if no text can
+        express the value.
         """
         return format(self.to_commands(), self.pragmas)
 
 
 def built_in(instruction: str, name: str) -> str:
-    """Returns the notice for RENDERER and PARSER, which name code inside Ollama. Prompts may differ without
-    that code.
+    """Returns the notice for a RENDERER or PARSER instruction. These instructions name code inside Ollama, so
+    prompts may differ from Ollama's.
     """
     return f"{instruction.upper()} {name} is built into Ollama; eaglecpp uses the model's chat template"
 

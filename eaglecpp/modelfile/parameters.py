@@ -37,11 +37,11 @@ class ParameterError(InvalidValueError):
 
 _DECIDED_BY_ENGINE = ("num_batch", "main_gpu", "use_mmap")
 _DEFAULTS = {"seed": -1, "top_p": 0.9, "min_p": 0.0, **dict.fromkeys(_DECIDED_BY_ENGINE)}
-"""Ollama's defaults where they differ from the option's; None if the engine decides."""
+"""Ollama's defaults that differ from the option's default; None if the engine decides."""
 
 
 def _of_group(cls: type) -> list[Option]:
-    """Returns those options of a group that a Modelfile can set, with Ollama's names and defaults."""
+    """Returns the options of a group that a Modelfile can set, with Ollama's names and defaults."""
     named = [one for one in describe(cls) if one.parameter not in ("", "num_ctx")]
     return [replace(o, name=o.parameter, default=_DEFAULTS.get(o.parameter, o.default)) for o in named]
 
@@ -49,7 +49,7 @@ def _of_group(cls: type) -> list[Option]:
 PARAMETERS: Mapping[str, Option] = {
     one.name: one
     for one in (
-        # the option itself also takes -1 for the trained context, which no Modelfile may ask for
+        # The engine's option also accepts -1 for the trained context length, but a Modelfile may not set -1.
         Option("num_ctx", int, None, "context length in tokens; 0 = automatic", 0, key="model.n_ctx"),
         *_of_group(ModelOptions),
         Option("draft_num_predict", int, None, "draft depth per round; 0 = none", 0, 1024, key="strategy"),
@@ -57,14 +57,16 @@ PARAMETERS: Mapping[str, Option] = {
         *_of_group(SamplingOptions),
     )
 }
-"""Parameters by Ollama's name. `key`: "group.field" of the engine's option, "strategy", or "" if unused."""
+"""Parameters by Ollama's name. `key`: "group.field" of the engine's option, "strategy", or "" for a parameter
+without effect.
+"""
 
 DEPRECATED = frozenset((
     "penalize_newline", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mlock", "mirostat",
     "mirostat_tau", "mirostat_eta", "numa", "num_gqa", "tfs_z", "rope_frequency_base", "rope_frequency_scale",
     "embedding_only",
 ))  # fmt: skip
-"""Old parameters, ignored with a notice. Ollama ignores the first nine and rejects the others."""
+"""Old parameters, which are ignored with a notice. Ollama ignores the first nine and rejects the others."""
 
 
 def parameter_options(parameters: Mapping[str, ParameterValue]) -> dict[str, ParameterValue | str]:
@@ -101,7 +103,7 @@ def parse_number(kind: str, text: str) -> int | float | bool:
     if kind == "int" and _INT.fullmatch(text) and -(2**63) <= int(text) < 2**63:
         return int(text)
     if kind == "float" and (_FLOAT.fullmatch(text) or _HEX.fullmatch(text)):
-        is_named = "n" in text.lower()  # "inf" and "nan" are valid, but a number that overflows is not
+        is_named = "n" in text.lower()  # "inf" and "nan" are valid, an overflow is not
         with contextlib.suppress(OverflowError):
             number = float.fromhex(text) if _HEX.fullmatch(text) else float(text)
             if abs(number) < _FLOAT32_LIMIT or is_named:
@@ -117,8 +119,8 @@ def value_text(value: int | float | bool | str) -> str:
 
 
 def from_json(name: str, value: object) -> ParameterValue:
-    """Returns the parameter's value for one key of a request's `options`. Raises ParameterError like
-    `parse_value`.
+    """Returns the value of a parameter that a request sets in its `options`. Raises ParameterError as
+    `parse_value` does.
     """
     parameter = PARAMETERS.get(name)
     if parameter is None:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
 """`#eaglecpp:` lines: settings for which Ollama has no instruction.
 
-A pragma is a comment to Ollama, so one file works in both programs. Three pragmas exist only here
-(`OWN_PRAGMAS`). Every other name is an engine option, by its name or its long command-line flag, and is
-checked by the class that declares it (`eaglecpp.options`). Unknown names and invalid values are errors.
-A stored model may come from a newer eaglecpp, so its unknown pragmas are dropped before the check
-(`is_known`).
+A pragma is a comment to Ollama, so one file works in Ollama and in eaglecpp. Three pragmas are not engine
+options (`OWN_PRAGMAS`). Every other pragma sets an engine option, given by the option's name or its long
+command-line flag. The class that declares the option checks the value (`eaglecpp.options`). Unknown names and
+invalid values are errors. A stored model may come from a newer eaglecpp, so unknown pragmas of stored models
+are dropped before the check (`is_known`).
 
-A model from elsewhere may only set harmless options: `without_untrusted` removes the rest, as declared by
-`Option.untrusted`.
+An untrusted model may only set harmless options. `Option.untrusted` declares which options are harmless, and
+`without_untrusted` removes all other pragmas.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Pragmas:
 
 
 def settings(pragmas: Iterable[Command]) -> Pragmas:
-    """Checks every pragma of a Modelfile. If a name occurs more than once, the last value wins; lists of
-    strings grow.
+    """Checks every pragma of a Modelfile. If a name occurs more than once, the last value counts. If the
+    option is a list of strings, the values accumulate.
 
     Raises ModelfileError, with the line, for an unknown name or an invalid value.
     """
@@ -75,8 +75,8 @@ def is_known(name: str) -> bool:
 def without_untrusted(
     parameters: Mapping[str, ParameterValue], pragmas: Iterable[Command]
 ) -> tuple[dict[str, ParameterValue], tuple[Command, ...], list[str]]:
-    """Returns the parameters and pragmas that an untrusted model may set, and a list of what was removed, as
-    "parameter NAME VALUE: why". A parameter above its limit is lowered.
+    """Returns the parameters and pragmas that an untrusted model may set, and a list of the removed settings
+    as texts "parameter NAME VALUE: reason". A parameter above its limit is lowered to the limit.
 
     Raises ModelfileError for an invalid value.
     """
@@ -162,5 +162,5 @@ def _set_option(options: dict[str, Any], option: Option, text: str) -> None:
         value = (*options.get(option.key, ()), text)
     elif option.kind not in (str, "numbers"):
         value = parse_number(option.kind_name, text)
-    GROUPS[option.key.partition(".")[0]](**{option.name: value})  # raises for an invalid value
+    GROUPS[option.key.partition(".")[0]](**{option.name: value})  # raises an error for an invalid value
     options[option.key] = value

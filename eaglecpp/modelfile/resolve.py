@@ -2,8 +2,8 @@
 """Resolves a Modelfile and a directory into target, drafter and adapters, as paths or names.
 
 `eaglecpp.references` parses the references. Names of stored and Hub models stay names; the store turns them
-into paths. Only the metadata of the FROM files is read, which shows whether a file is a target, drafter,
-projector or LoRA.
+into paths. Of the FROM files, only the metadata is read. The metadata shows whether a file is a target,
+drafter, projector or LoRA.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_TARGET = "name one GGUF; a drafter belongs in DRAFT, a LoRA in ADAPTER"
 
 @contextmanager
 def _located(command: Command) -> Iterator[None]:
-    """Adds the command's line to errors of the file search inside the `with` block."""
+    """Adds the command's line number to errors of searching files inside the `with` block."""
     try:
         yield
     except (OSError, EagleError) as error:
@@ -39,9 +39,9 @@ class Resolved:
     """The files that a Modelfile names. Relative paths are below `directory`.
 
     target, draft: a model's name, or paths
-    notices:    notices for the author, also about files that were left out
-    draft_word: "text" if DRAFT asks for drafting from the text itself, "mtp" if it asks for the model's own
-    head
+    notices:    notices for the author, including notices about files that were left out
+    draft_word: "text" if DRAFT selects drafting from the text itself, "mtp" if DRAFT selects the model's own
+        multi-token prediction head
     """
 
     def __init__(self, modelfile: Modelfile, directory: str | Path) -> None:
@@ -52,7 +52,7 @@ class Resolved:
         self.directory = Path(directory)
         self.notices: list[Notice] = []
         self.targets: list[Path] = []
-        self.drafters: list[Path] = []  # drafters next to the target in a FROM directory
+        self.drafters: list[Path] = []  # drafters in the same FROM directory as the target
         self.projectors: list[Path] = []
         self.adapters: list[Path] = []
         self.draft_word = ""
@@ -65,8 +65,8 @@ class Resolved:
         self._add_adapter()
 
     def _base(self) -> ModelName | tuple[Path, ...]:
-        """Resolves the FROM commands. A model's name takes precedence over paths, and the last name wins.
-        Several paths belong to one model.
+        """Resolves the FROM commands. A model's name takes precedence over paths, and the last name counts.
+        Several paths are files of one model.
         """
         references = [self._refer(command) for command in self.modelfile.from_]
         for reference, command in reversed([*zip(references, self.modelfile.from_, strict=True)]):
@@ -117,7 +117,7 @@ class Resolved:
 
     def _draft(self) -> ModelName | Path | None:
         """Resolves the drafter. A pragma takes precedence over DRAFT. The last DRAFT counts, as in Ollama.
-        The words `text` and `mtp` do not name files; `./text` does.
+        The words `text` and `mtp` do not name files; a file named "text" is written `./text`.
         """
         command = self._last((*self.modelfile.draft, self.modelfile.settings.draft))
         if command is None:
@@ -163,7 +163,7 @@ class Resolved:
 
 
 def _keys(command: Command, file: Path) -> dict[str, Any]:
-    """Returns the metadata of a GGUF. Raises ModelfileError for any other file."""
+    """Returns the metadata of a GGUF. Raises ModelfileError for a file that is not a GGUF."""
     from eaglecpp.convert import read_keys
 
     with _located(command):
@@ -175,7 +175,8 @@ def _word(command: Command) -> str:
 
 
 def _weights(path: Path) -> list[Path]:
-    """Returns the GGUF files of a directory, following symlinks, or only the path if it is a file.
+    """Returns the GGUF files in a directory, following symlinks. For a path of a file, returns only this
+    path.
 
     Raises FileNotFoundError for a missing path, InvalidValueError for a folder without usable files.
     """

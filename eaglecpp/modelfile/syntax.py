@@ -3,8 +3,8 @@
 
 `decode` returns the text of a file and `parse` its commands; `read` also returns `#eaglecpp:` pragmas and
 notices. `format` turns commands back into text. The grammar is Ollama's, including its corner cases, because
-one file must mean the same in both programs. This module opens no file and interprets no value, so `FROM` may
-name a file that does not exist. Source of the rules: ollama/ollama: parser/parser.go.
+a file must mean the same in Ollama and in eaglecpp. This module opens no file and interprets no value, so
+`FROM` may name a missing file. Source of the rules: ollama/ollama: parser/parser.go.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ModelfileError(EagleError, ValueError):
     message:      the cause
     line, column: 1-based position of the offending word or quote; None if the error concerns the whole file
     (such as a missing FROM)
-    file:         name of the Modelfile; None if the text came from elsewhere
+    file:         name of the Modelfile; None if the text is not from a file
     hint:         how to fix it
     """
 
@@ -58,7 +58,7 @@ class Notice:
 
 
 def _location(file: str | None, line: int | None, column: int | None) -> str:
-    """Location for a message: `Modelfile:3:1`, `line 3` without a file name, or ""."""
+    """Returns a location for messages: `Modelfile:3:1`, or `line 3` without a file name, or ""."""
     if file is None:
         return "" if line is None else f"line {line}"
     return ":".join([file, *[str(number) for number in (line, column) if number is not None]])
@@ -92,10 +92,11 @@ _PRAGMA_WORDS = re.compile(r"(?:(?i:PARAMETER)[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)(?
 class Command:
     """One instruction or pragma of a Modelfile.
 
-    name: the instruction in lower case, with two exceptions, as in Ollama: `FROM` is "model", and a
-          `PARAMETER` has the parameter's name. A `MESSAGE` has args "role: text".
-    line, file: for messages, the 1-based line of the instruction (0 if it was not parsed from text) and the
-          file's name. Equality ignores both.
+    name: the instruction in lower case, with two exceptions, as in Ollama: the name of `FROM` is "model", and
+        the name of a `PARAMETER` is the parameter's name. args: the value as text; "role: text" for a
+        `MESSAGE`.
+    line, file: for messages, the 1-based line of the instruction (0 if the command was not parsed from a
+        text) and the file's name. Comparing commands ignores these two fields.
     """
 
     name: str
@@ -122,7 +123,8 @@ class Document:
 
 
 def decode(data: bytes) -> str:
-    """Decodes a Modelfile: as UTF-16 if it starts with that byte-order mark, else as UTF-8.
+    """Decodes a Modelfile. A file that starts with the byte-order mark of UTF-16 is decoded as UTF-16, any
+    other file as UTF-8.
 
     The byte-order mark is dropped, and invalid bytes become U+FFFD, as in Ollama.
     """
@@ -149,7 +151,7 @@ def read(text: str | bytes, *, file: str | None = None) -> Document:
 
 
 def format(commands: Iterable[Command], pragmas: Iterable[Command] = ()) -> str:
-    """Returns text that `parse` turns into the same commands, pragmas first.
+    """Returns a text that `parse` turns into the same commands. The pragmas come first.
 
     Raises ModelfileError for a value that the language cannot express (see `docs/modelfile.md`).
     """
@@ -164,10 +166,12 @@ def holdable(value: str) -> str:
 
 
 class _Reader:
-    """Reader that passes over the text once. Each method leaves `at` behind the text that it read.
+    """Reader of a Modelfile, which passes over the text once. Each method moves `at` behind the text that the
+    method read.
 
-    Ollama feeds a state machine rune by rune and re-examines the whole value at every blank. A value can only
-    end at a newline or at the end of the file, so this reader works line by line, in linear time.
+    Ollama's parser is a state machine that examines the whole value again at every blank, which takes
+    quadratic time. A value can only end at a newline or at the end of the file. So this reader works line by
+    line, in linear time.
     """
 
     def __init__(self, text: str, file: str | None) -> None:
@@ -214,7 +218,7 @@ class _Reader:
 
     def _command(self) -> None:
         start = self.at
-        # Ollama drops an invalid first character; an invalid later character becomes part of the name
+        # Ollama drops an invalid first character. An invalid later character becomes part of the name.
         self.at += 1
         word = (_kept(self.text[start]) + self._take(_LETTERS)).lower()
         hint = f"found '{word}'"
@@ -287,7 +291,7 @@ class _Reader:
 
 
 def _is_kept(char: str) -> bool:
-    """True for the characters that a value keeps.
+    """Returns whether a Modelfile's value keeps a character.
 
     Ollama keeps letters, marks, numbers, punctuation, symbols, the plain space and the tab. A code point that
     is missing in this Python's Unicode tables may be a letter or an emoji in newer tables, so it is kept as
@@ -351,15 +355,15 @@ def _command_line(command: Command) -> str:
 
 
 def _is_bare(value: str) -> bool:
-    """True if a file can have the value without quotes."""
+    """Returns whether a value can be written without quotes."""
     if value == "" or value[0] == '"' or value != value.strip(_BLANKS):
         return False
     return _ANY_NEWLINE.search(value) is None
 
 
 def _written(command: Command, value: str, *, bare: bool) -> str:
-    """Returns the value as a file has it, with quotes if needed. Triple quotes can hold every value that the
-    language can express.
+    """Returns a command's value as written in a Modelfile, with quotes if needed. Triple quotes can hold
+    every value that the language can express.
     """
     problem = _why_inexpressible(value)
     if problem:

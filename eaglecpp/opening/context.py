@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The default context length, chosen from the model's trained length and the free memory.
 
-Takes the headers of the GGUF files and a number of bytes; returns a length and the reason in words. The
-rules:
+`choose_n_ctx` takes the headers of the GGUF files and the free memory, and returns a length and the reason in
+words. The rules:
 
 - never longer than the trained length, and not shorter than 4096 unless the trained length is;
 - the context (keys and values of target and drafter, the mask or the scores of one batch) may take a quarter
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 SAFE_N_CTX = 4096
 _AT_ONCE = 32768
-"""Maximum context for models that read a whole text at once, which need attention scores of every token with
-every other.
+"""Maximum context in tokens for models that read a whole text at once. Such a model needs the attention
+scores of every pair of tokens.
 """
 _SHARE = 4
 _ENGINE_BYTES = 100 << 20
@@ -63,7 +63,8 @@ def choose_n_ctx(
         return SAFE_N_CTX, "the model's file does not allow to compute its memory per token"
     if draft is not None:
         n_token += kv_bytes_per_token(head_keys(draft), "f16", "f16")
-    # Each position also takes a column of the mask in F16, or of the attention scores of one layer in F32.
+    # Each position also takes memory for a column of the attention mask in F16, or for a column of one
+    # layer's attention scores in F32.
     n_column = 2.0 if is_fused else 4.0 * max(_per_layer(keys, "attention.head_count"))
     n_token += n_column * options.get("n_ubatch", 512)
     budget = max(n_free - n_weights, 0) // options.get("n_sequences", 1) // _SHARE
@@ -75,8 +76,8 @@ def choose_n_ctx(
 
 
 def beyond_training(target: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns a notice if the requested context is longer than the target's trained length, unless the
-    options stretch the model's positions (RoPE scaling).
+    """Returns a notice if the requested context is longer than the target's trained length. Returns no notice
+    if the options stretch the model's positions (RoPE scaling).
     """
     n_ctx, n_train = options.get("n_ctx") or 0, _count(head_keys(target), "context_length")
     if not 0 < n_train < n_ctx or options.get("rope_freq_base") or options.get("rope_freq_scale"):
@@ -88,8 +89,8 @@ def beyond_training(target: Path, options: Mapping[str, Any]) -> tuple[str, ...]
 
 
 def memory_needed(target: Path, options: ModelOptions, n_weights: int) -> int:
-    """Returns the bytes that an open model takes: its files, the caches of all conversations, and a fixed
-    amount for the engine.
+    """Returns the bytes of memory that an opened model takes: its files, the caches of all conversations, and
+    a fixed amount for the engine.
     """
     keys = head_keys(target)
     n_ctx = options.n_ctx if options.n_ctx > 0 else _count(keys, "context_length") or SAFE_N_CTX
@@ -98,16 +99,16 @@ def memory_needed(target: Path, options: ModelOptions, n_weights: int) -> int:
 
 
 def free_for_cache(options: Mapping[str, Any]) -> int:
-    """Returns the free memory for the KV cache: the first GPU's if layers are placed there, else the
-    machine's.
+    """Returns the bytes of free memory for the KV cache. This is the first GPU's memory if layers are placed
+    on the GPU, else the machine's memory.
     """
     gpus = _gpus_for_cache(options)
     return int(gpus[options.get("main_gpu", 0) % len(gpus)]["memory_free"]) if gpus else free_memory()
 
 
 def fuses_attention(options: Mapping[str, Any]) -> bool:
-    """Returns whether attention runs without memory for its scores, which is true on a GPU, and with our
-    kernels on the CPU.
+    """Returns whether attention runs without memory for its scores. This is true on a GPU, and on the CPU
+    with eaglecpp's kernels.
     """
     from eaglecpp.lowlevel import system_info
 
@@ -123,8 +124,8 @@ def _gpus_for_cache(options: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def free_memory() -> int:
-    """Returns the bytes of memory available without swapping and within a container's limit; 0 if the system
-    does not report it.
+    """Returns the bytes of memory that are available without swapping and within a container's limit; 0 if
+    the system does not report them.
     """
     from eaglecpp._extension import core
 
@@ -132,9 +133,7 @@ def free_memory() -> int:
 
 
 def head_keys(path: Path) -> dict[str, Any]:
-    """Returns the key-value pairs of a GGUF file, without long arrays and with strings as text; empty for an
-    unreadable file.
-    """
+    """Returns the key-value pairs of a GGUF file, without long arrays. Returns {} for an unreadable file."""
     try:
         stat = path.stat()
         return _head_keys(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
@@ -144,8 +143,8 @@ def head_keys(path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _head_keys(path: Path, *_version: int) -> dict[str, Any]:
-    """Like `head_keys`, cached for each state of the file, because skipping the tokens of a vocabulary takes
-    0.1 s.
+    """Returns the key-value pairs as `head_keys` does. The result is cached for each state of the file,
+    because skipping the tokens of a vocabulary takes 0.1 s.
     """
     from eaglecpp.convert import read_keys
 
@@ -153,8 +152,8 @@ def _head_keys(path: Path, *_version: int) -> dict[str, Any]:
 
 
 def unknown_keys(draft: Path) -> tuple[str, ...]:
-    """Returns a notice about keys in the drafter's file that eaglecpp does not use. A key whose value is
-    false or 0 is ignored.
+    """Returns a notice about keys in the drafter's file that eaglecpp does not use. Keys with the value false
+    or 0 are not reported.
     """
     from eaglecpp.convert import keys
 
@@ -170,8 +169,8 @@ def unknown_keys(draft: Path) -> tuple[str, ...]:
 
 
 def kv_bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str) -> float:
-    """Returns the bytes that the KV cache of one position takes in all layers, 0 if `keys` lacks the
-    dimensions. For some models with recurrent layers the result is too high.
+    """Returns the bytes that one position takes in the KV cache of all layers; 0 if `keys` lacks the
+    dimensions. The result is too high for some models with recurrent layers.
     """
     if _reads_at_once(keys):
         return 0.0
@@ -183,8 +182,8 @@ def kv_bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str) -> flo
     n_k = _count(keys, "attention.key_length") or head_dim
     n_v = _count(keys, "attention.value_length") or head_dim
     if _count(keys, "attention.key_length_mla") and _count(keys, "attention.value_length_mla"):
-        n_v = 0  # latent attention stores values as part of the keys
-    # Only every fourth layer of Qwen 3.5 stores keys; the other layers have a recurrent state.
+        n_v = 0  # with latent attention, the keys contain the values
+    # In Qwen 3.5, only every fourth layer stores keys. The other layers have a recurrent state.
     share = 1 / max(_count(keys, "full_attention_interval"), 1)
     return share * sum(n_kv_heads) * (n_k * _TYPE_BYTES.get(type_k, 4.0) + n_v * _TYPE_BYTES.get(type_v, 4.0))
 
@@ -204,7 +203,9 @@ def _count(keys: Mapping[str, Any], name: str) -> int:
 
 
 def _per_layer(keys: Mapping[str, Any], name: str) -> Sequence[int]:
-    """Returns the values of a GGUF key, one per layer; the file has a list, or one value for all layers."""
+    """Returns the values of a GGUF key, one per layer. In the file, the key has a list, or one value for all
+    layers.
+    """
     value = _key(keys, name)
     if isinstance(value, list):
         return [entry for entry in value if isinstance(entry, int)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Like `find`, but may use the network: pulls a missing model, resolves the drafter `auto`, and converts a
-drafter checkpoint from the Hub once.
+"""Finds the files of a reference as `find` does, but may use the network: pulls a missing model, resolves the
+drafter `auto`, and converts a drafter checkpoint from the Hub once.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def fetch(
 ) -> ModelFiles:
     """Finds model and drafter, and downloads missing files.
 
-    draft:       a reference; "auto" is the model's own drafter, a drafter in its repository, or one from the
-    table. If no drafter is available, a notice gives the reason and the model runs without a drafter. "text"
-    uses drafts from the text itself instead
+    draft:       a reference. "auto" selects the model's own drafter, else a drafter in the model's
+        repository, else a drafter from the table of known drafters. If no drafter is available, the model
+        runs without a drafter, and a notice gives the reason. "text" selects drafts from the text itself
     wants_draft: False if drafting is off, so that no drafter is fetched
     insecure:    allow http and invalid TLS certificates for the model
     Raises ModelNotFoundError, DownloadError, StoreError, MismatchError, ConvertError.
@@ -51,7 +51,7 @@ def fetch(
     except ModelNotFoundError:
         if not wants_draft or draft is None:
             return model.using()
-        find_path(draft, "drafter")  # raises for a missing path, listing nearby files
+        find_path(draft, "drafter")  # for a missing path, raises an error that lists nearby files
         from eaglecpp.store.facts import read_facts
         from eaglecpp.store.remote.pull import find_draft
 
@@ -63,12 +63,12 @@ def fetch(
 
 
 def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> ModelFiles:
-    find_path(reference, "target")  # raises for a text that can only be a path
+    find_path(reference, "target")  # raises an error for a text that can only be a path
     try:
         return find_target(reference, stores)
     except ModelNotFoundError:
         pass
-    from eaglecpp.store.remote.pull import pull  # slow to import
+    from eaglecpp.store.remote.pull import pull  # imported here, because the import is slow
 
     try:
         pull(reference, insecure=insecure, report=report, stores=stores)
@@ -79,9 +79,9 @@ def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> Mo
 
 
 def _automatic(stores: Stores, model: ModelFiles, report: Report) -> ModelFiles:
-    """Adds a drafter to a model: the drafter of a stored model with the same content, a drafter in the
-    model's repository, or one from the table; else the model's own head, else the text itself. A notice gives
-    the reason for a fallback.
+    """Adds a drafter to a model. Tries in order: the drafter of a stored model with the same content, a
+    drafter in the model's repository, a drafter from the table of known drafters, the model's own prediction
+    head, drafts from the text itself. A notice gives the reason for a fallback.
     """
     from eaglecpp.store.drafters import known_for
     from eaglecpp.store.facts import read_facts
@@ -109,8 +109,8 @@ def _automatic(stores: Stores, model: ModelFiles, report: Report) -> ModelFiles:
 
 
 def _drafter_of_repository(stores: Stores, model: ModelFiles) -> KnownDrafter | None:
-    """Returns the drafter in the target's own repository, if there is one. Queries the Hub only if no earlier
-    run has fetched this drafter.
+    """Returns the drafter in the target's own repository, or None. Queries the Hub only if no earlier run has
+    fetched this drafter.
     """
     from eaglecpp.store.drafters import KnownDrafter
     from eaglecpp.store.remote import hub
@@ -124,14 +124,15 @@ def _drafter_of_repository(stores: Stores, model: ModelFiles) -> KnownDrafter | 
     try:
         repository = hub.find_repository(here.repo)
         target = hub.choose_model(repository, name.tag)[0]
-    except DownloadError:  # a drafter of the table may already be on this machine
+    except DownloadError:  # a known drafter may already be on this machine
         return None
     return None if hub.choose_drafter(repository, target) is None else here
 
 
 def _offer(stores: Stores, model: ModelFiles) -> str:
-    """Returns advice: a drafter that the user could get, or where to search for one. Models are recognised by
-    content, name and metadata, so a copy under another name, or in Ollama's store, is recognised too.
+    """Returns advice for the user: a drafter that fits the model, or where to search for a drafter. Models
+    are recognised by content, name and metadata. So a copy under another name or in Ollama's store is
+    recognised too.
     """
     from eaglecpp.store.drafters import known_for
     from eaglecpp.store.facts import read_facts
@@ -139,7 +140,7 @@ def _offer(stores: Stores, model: ModelFiles) -> str:
     if (original := stores.original_of(model.target)) is not None:
         return f"this is a copy of {original.short_name}: --draft {original.short_name} uses its drafter"
     known: list[KnownDrafter] = []
-    with contextlib.suppress(EagleError):  # opening the model reports the problem with its file
+    with contextlib.suppress(EagleError):  # opening the model reports an error of its file
         known, _ = known_for(str(model.name or ""), model.target.name, read_facts([model.target]))
     if not known:
         return f"`eaglecpp drafters {shlex.quote(model.reference)}` lists drafters that could fit"
@@ -149,8 +150,9 @@ def _offer(stores: Stores, model: ModelFiles) -> str:
 
 @contextlib.contextmanager
 def local_checkpoint(text: str, report: Report = silent) -> Iterator[tuple[Path, str | None]]:
-    """Yields a drafter checkpoint's file or folder, and the OWNER/NAME of its repository. The file or folder
-    may be deleted after the `with` block. Raises ModelNotFoundError, DownloadError.
+    """Yields a drafter checkpoint's file or folder, and the OWNER/NAME of its repository, or None for a local
+    checkpoint. The file or folder may be deleted after the `with` block. Raises ModelNotFoundError,
+    DownloadError.
     """
     try:
         reference = read_reference(text)

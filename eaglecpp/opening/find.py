@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Finds the files of a reference on this machine. Never uses the network: `eaglecpp pull` and `fetch` do.
+"""Finds the files of a reference on this machine. This module never uses the network, but `eaglecpp pull` and
+`fetch` do.
 
 find_target("llama3.2:3b")        # a path, a stored name, Ollama's, the Hub's, "smollm2"
 find_here("llama3.2:3b").draft    # with its drafter
@@ -39,17 +40,18 @@ class ModelFiles:
 
     kind:     "path", "store" (ours), "ollama", or "package" (of PyPI, see `packaged`)
     target:   the GGUF; for a split GGUF, the first part
-    modelfile: the model's template (only if an author wrote it), system prompt and other settings; for a
-    file, only FROM
-    draft:    the drafter's file or None: the model's own from `find_target`, the chosen one from `with_draft`
+    modelfile: the model's template (only if the Modelfile's author wrote the template), system prompt and
+        other settings; for a file, only FROM
+    draft:    the drafter's file or None; `find_target` sets the model's own drafter, `with_draft` the chosen
+        drafter
     adapters: path and scale of each adapter; an adapter with scale 0 is not used
     name:     name of the model, None for a path
     title:    the name under which a server serves a file
     stored_template: chat template that Ollama chose for the model
     requested_template: template that overrides all others: its text, or a name for `chat_template`
-    draft_origin: source of the drafter, "" without one
+    draft_origin: source of the drafter, "" without a drafter
     drafts_text: True if drafts from the text itself were requested, instead of a drafter
-    names_draft: True if a drafter was requested by name, and did not just come with the model
+    names_draft: True if the drafter was requested by name, False if the drafter came with the model
     notices:  notices from the search for the files
     offer:    advice on a drafter for a model without one
     """
@@ -89,11 +91,13 @@ class ModelFiles:
 
     @property
     def target_origin(self) -> str:
-        """Where the target is from, in words."""
+        """The origin of the target, in words."""
         return _STORES[self.kind] if self.name is None else f"{_STORES[self.kind]}: {self.name}"
 
     def using(self, draft: Path | None = None, origin: str = "", **more: Any) -> ModelFiles:
-        """Returns the same model with this drafter, or without a drafter."""
+        """Returns the same model with this drafter, or with no drafter for None. more: further fields to
+        replace.
+        """
         return replace(self, draft=draft, draft_origin=origin, **more)
 
     def chat_template(self, **of_the_file: Any) -> ChatTemplate:
@@ -133,14 +137,14 @@ def find_here(
 def with_draft(
     model: ModelFiles, draft: str | os.PathLike[str] | None = None, stores: Stores | None = None
 ) -> ModelFiles:
-    """Returns a model with a drafter on this machine. None and "auto" stand for the drafter that comes with
-    the model, if any. Raises as `find_drafter` does.
+    """Returns a model with a drafter on this machine. draft: None and "auto" stand for the drafter that comes
+    with the model, if any. Raises the errors of `find_drafter`.
     """
     if Strategy.is_off(draft):
         return model.using()
     if draft == TEXT:
         return model.using(drafts_text=True)
-    if draft == HEAD:  # the head is part of the target's file
+    if draft == HEAD:  # the prediction head is part of the target's file
         return model.using(model.target, "its own multi-token prediction head", names_draft=True)
     if draft is not None and draft != "auto":
         return model.using(find_drafter(draft, stores), "asked for", names_draft=True)
@@ -150,7 +154,7 @@ def with_draft(
 
 def with_learned(model: ModelFiles, *, learns: bool) -> ModelFiles:
     """Returns the model with the drafter that was trained on this machine, instead of the original drafter. A
-    drafter requested as a file is kept, unless learning is on.
+    drafter that the user requested as a file is kept, unless learning is on.
     """
     if model.draft is None or not (learns or model.draft_origin.startswith(("comes with", "auto"))):
         return model
@@ -173,8 +177,8 @@ def find_target(reference: str | os.PathLike[str], stores: Stores | None = None)
 
 
 def find_name(name: ModelName, text: str = "", stores: Stores | None = None) -> ModelFiles:
-    """Like `find_target`, for a text that is known to be a name, so that a file of that name is ignored.
-    text: the user's spelling
+    """Returns the model of a name, as `find_target` does. A file with this name is ignored. text: the user's
+    spelling of the name, for error messages
     """
     text = text or str(name)
     stores = stores or Stores.open()
@@ -189,8 +193,9 @@ def find_name(name: ModelName, text: str = "", stores: Stores | None = None) -> 
 
 
 def find_drafter(reference: str | os.PathLike[str], stores: Stores | None = None) -> Path:
-    """Returns the GGUF of a drafter: a path, a stored drafter, a stored model's drafter, or a stored model
-    without a drafter, which then drafts as a small model. Raises ModelNotFoundError with advice.
+    """Returns the GGUF of a drafter. reference: a path, a stored drafter, or a stored model. A stored model
+    with a drafter stands for its drafter. A stored model without a drafter is used as the drafter itself, as
+    a small model. Raises ModelNotFoundError with advice.
     """
     text = os.fspath(reference)
     path = find_path(reference, "drafter")
@@ -208,7 +213,7 @@ def resolved(model: StoredModel) -> ModelFiles:
     """Returns the files of a stored model. Raises StoreError, UnsupportedError."""
     files = model.target_files()
     modelfile = model.modelfile()
-    is_ollamas = not model.own or bool(model.template_origin)  # Ollama chose the template, not an author
+    is_ollamas = not model.own or bool(model.template_origin)  # Ollama chose the template
     return ModelFiles(
         kind="store" if model.own else "package" if model.owner == "pip" else "ollama",
         target=files[0],
@@ -222,7 +227,9 @@ def resolved(model: StoredModel) -> ModelFiles:
 
 
 def template_in_use(model: StoredModel, facts: Facts | None) -> ChatTemplate | None:
-    """Returns the template that `run` would use; None for a drafter stored without a target."""
+    """Returns the chat template that `eaglecpp run` would use; None for a drafter that is stored without a
+    target.
+    """
     if facts is None:
         return None
     tokens = set(facts.tokens)
@@ -231,7 +238,7 @@ def template_in_use(model: StoredModel, facts: Facts | None) -> ChatTemplate | N
 
 
 def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | None:
-    """Returns the file at that path (the first part of a split one); None if the reference may be a name.
+    """Returns the file at a path (for a split file its first part); None if the reference may be a name.
 
     Raises `ModelNotFoundError` for a text that can only be a path but is not a file.
     """
@@ -257,7 +264,7 @@ def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | 
 
 
 def _is_stored(text: str) -> bool:
-    """Returns whether a text that is the name of a folder is also the name of a stored model."""
+    """Returns whether a text, which is the name of a folder, is also the name of a stored model."""
     try:
         return bool(find_name(model_name(text)))
     except EagleError:

@@ -4,9 +4,10 @@
     plan = plan_opening("smollm2", options={"n_ctx": 2048})
     with Engine(plan) as engine: ...
 
-Later layers override earlier ones: a command's own defaults, Ollama's defaults (for a model by name), the
-model's PARAMETERs, its `#eaglecpp:` pragmas, its adapters, option objects, single options, changes in a chat.
-An option object replaces all of the model's options of its kind except adapters, which are weights.
+Each of these sources overrides the sources before it: a command's own defaults, Ollama's defaults (for a
+model by name), the model's PARAMETERs, the model's `#eaglecpp:` pragmas, the model's adapters, option
+objects, single options, changes in a chat. An option object replaces all of the model's options of the same
+class. Only the model's adapters stay, because adapters are weights.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _USUAL = "Ollama's default"
 
 @dataclass(frozen=True)
 class Setting:
-    """A value, and its origin in words."""
+    """A value, and the origin of the value in words."""
 
     value: Any
     origin: str
@@ -52,10 +53,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class OpeningPlan:
-    """Everything needed to open a model.
+    """The files, strategy and options for opening a model.
 
     files:    files and Modelfile settings of the model
-    strategy: how to draft
+    strategy: the drafting strategy
     settings: the options that are set, by "group.field"
     context:  the context length and its reason
     """
@@ -67,12 +68,12 @@ class OpeningPlan:
 
     @property
     def target(self) -> Path:
-        """The target's GGUF; for a split one, the first part."""
+        """The target's GGUF; for a split GGUF, its first part."""
         return self.files.target
 
     @property
     def draft(self) -> Path | None:
-        """The drafter's GGUF; None without one."""
+        """The drafter's GGUF; None without a drafter."""
         return self.files.draft
 
     @property
@@ -93,8 +94,8 @@ class OpeningPlan:
         return (*map(str, self.files.modelfile.notices), *self.files.notices, *of_context, *of_draft)
 
     def model_options(self) -> ModelOptions:
-        """Returns the options for loading the target. Raises TypeError or ValueError for a wrong value, as do
-        `draft_options` and `sampling_options`.
+        """Returns the options for loading the target. This method, `draft_options` and `sampling_options`
+        raise TypeError or ValueError for a wrong value.
         """
         return ModelOptions(**_values(self.settings, "model"))
 
@@ -107,7 +108,7 @@ class OpeningPlan:
         return SamplingOptions(**_values(self.settings, "sampling"))
 
     def with_context(self) -> OpeningPlan:
-        """Returns the plan with a new choice of the context length, for the memory that is free now. A
+        """Returns the plan with a context length that is chosen again, for the memory that is free now. A
         requested length is kept.
         """
         if self.context.origin == _ASKED:
@@ -148,7 +149,7 @@ class OpeningPlan:
         }
 
     def _option_rows(self) -> Iterator[tuple[str, str]]:
-        """Yields name and value of the options that were requested or differ from the engine's defaults."""
+        """Yields name and value of each option that was requested or differs from the engine's default."""
         usual = {o.key: o.default for cls in GROUPS.values() for o in describe(cls)}
         for key, setting in sorted(self.settings.items()):
             if key != "model.lora" and (setting.origin != _USUAL or setting.value != usual[key]):
@@ -163,12 +164,12 @@ def plan_opening(
     find: Callable[..., ModelFiles] = find_here,
     **rest: Any,
 ) -> OpeningPlan:
-    """Returns the plan for a model named by `reference`; `rest` as in `make_plan`.
+    """Returns the plan for the model that `reference` names. rest: further arguments of `make_plan`.
 
     draft:    a drafter's reference, "text" for drafts from the text itself, None for the model's own drafter;
     False, "off" and "none" mean strategy "off"
     strategy: None for the model's own strategy; "off" omits the model's own drafter
-    find:     `find_here`, or `fetch` with its other arguments bound
+    find:     function that finds the files: `find_here`, or `fetch` with its other arguments bound
     """
     requested = None if strategy is None else Strategy.parse(strategy)
     if Strategy.is_off(draft):
@@ -197,7 +198,7 @@ def make_plan(
     defaults:       a command's defaults by "group.field", used if neither the model nor the user sets the
     option
     later:          changes made in a chat, by "group.field"
-    choose_context: choose a context length for the model and the free memory, unless one is requested
+    choose_context: choose a context length for the model and the free memory, unless a length is requested
     Raises TypeError for an unknown option, ValueError for options that contradict each other.
     """
     settings = _of_model(files, defaults or {})
@@ -208,15 +209,15 @@ def make_plan(
     settings |= {key: Setting(value, "set in this chat") for key, value in (later or {}).items()}
     files = with_learned(files, learns=bool(_value(settings, "draft.learn")))
     if files.drafts_text:
-        DraftOptions(**_values(settings, "draft"))  # invalid values are reported before contradictions
+        DraftOptions(**_values(settings, "draft"))  # reports invalid values before contradictions
         _ask_for_text(settings)
-    context = Setting(_value(settings, "model.n_ctx"), _ASKED)  # may be invalid: the options validate it
+    context = Setting(_value(settings, "model.n_ctx"), _ASKED)  # the options validate this value later
     if choose_context and context.value in (None, 0):
         context = settings["model.n_ctx"] = _choose_context(files, settings)
     can_draft = files.draft is not None or _value(settings, "draft.text_drafts") == "on"
     if strategy is not None:
         chosen = Setting(strategy, _ASKED)
-    elif of_model is not None and can_draft:  # a model may keep a strategy without its drafter
+    elif of_model is not None and can_draft:  # a model without a drafter may have a strategy
         chosen = Setting(Strategy.parse(of_model.value), of_model.origin)
     else:
         chosen = Setting(Strategy(), "the default")
@@ -231,7 +232,9 @@ def _choose_context(files: ModelFiles, settings: Mapping[str, Setting]) -> Setti
 
 
 def _of_model(model: ModelFiles, defaults: Mapping[str, Any]) -> dict[str, Setting]:
-    """Returns the settings from a command's defaults and from a stored model, which takes precedence."""
+    """Returns the settings from a command's defaults and from a stored model. The model's settings take
+    precedence.
+    """
     usual = params.parameter_options({})
     settings = {
         key: Setting(value, _USUAL if usual.get(key) == value else "the command's default")
@@ -267,7 +270,7 @@ def _apply_objects(settings: dict[str, Setting], objects: Sequence[Any]) -> None
 
 
 def _ask_for_text(settings: dict[str, Setting]) -> None:
-    """Turns text drafts on, for the drafter "text"."""
+    """Turns text drafts on in the settings, because the drafter "text" was requested."""
     wanted = settings.get("draft.text_drafts")
     if wanted is not None and wanted.value == "off" and wanted.origin == _ASKED:
         raise InvalidValueError(f"draft '{TEXT}' contradicts text_drafts 'off'; leave out one")
@@ -275,7 +278,7 @@ def _ask_for_text(settings: dict[str, Setting]) -> None:
 
 
 def _values(settings: Mapping[str, Setting], group: str) -> dict[str, Any]:
-    """Returns the options of a group by field name."""
+    """Returns the values of a group's options that are set, by field name."""
     prefix = f"{group}."
     return {k.removeprefix(prefix): setting.value for k, setting in settings.items() if k.startswith(prefix)}
 

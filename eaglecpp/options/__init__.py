@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Options of the engine: their declarations (`declared`), checks (`checked`), and generated types for keyword
-arguments (`typed`). `Strategy` describes how to draft.
+arguments (`typed`). `Strategy` is a drafting strategy.
 """
 
 from __future__ import annotations

@@ -30,10 +30,11 @@ class Option:
     flags:     command-line spellings; () = not on the command line
     parameter: name in a Modelfile; "" = not in a Modelfile
     untrusted: True if an untrusted model may set the option, or the largest value that such a model may set.
-               False by default, so that such a model cannot open connections, name paths or devices, or use
-               more resources than usual
+               The default is False, so that an untrusted model cannot open connections, name paths or
+               devices, or use more resources than usual
     key:       "group.field" for the engine's options
-    limit:     what happens above this option's value, for the list of limits in SECURITY.md; "" = not listed
+    limit:     text for the list of limits in SECURITY.md: what happens above the option's value; "" = not
+        listed
     shown:     arguments of `click.option` that only the command line needs
     """
 
@@ -57,7 +58,7 @@ class Option:
         return self.kind if isinstance(self.kind, str) else self.kind.__name__
 
     def fitted(self, value: Any) -> Any:
-        """Returns the value; if it is outside the option's range, the nearest end of the range."""
+        """Returns the value if it is in the option's range, else the nearest end of the range."""
         if isinstance(value, tuple | bool):
             return value
         high = LARGEST_INT if self.maximum is None and self.kind is int else self.maximum
@@ -87,9 +88,9 @@ def declare(
     limit: str = "",
     **shown: Any,
 ) -> T:
-    """Declares an option, and returns its dataclass field. kind: None = type of the default; low, high: the
-    range; flags: separated by spaces, None = the field's name; parameter: True = the field's name. See
-    `Option` for the other arguments.
+    """Declares an option, and returns the option's dataclass field. kind: None = type of the default; low,
+    high: the range; flags: separated by spaces, None = derived from the field's name; parameter: True = the
+    field's name. `Option` explains the other arguments.
     """
     of_default: dict[type, type | str] = {type(None): str, tuple: "strings"}
     kind = kind or of_default.get(type(default), type(default))
@@ -101,7 +102,7 @@ def declare(
 
 
 def describe(cls: type | Any) -> tuple[Option, ...]:
-    """Returns the declared options of a dataclass, in order."""
+    """Returns the declared options of a dataclass, in the order of the fields."""
     return _described(cls if isinstance(cls, type) else type(cls))
 
 
@@ -130,7 +131,9 @@ class Checked:
 
 
 def checked(option: Option, value: Any) -> Any:
-    """Checks a value, and returns it as the option's type. Raises InvalidTypeError, InvalidValueError."""
+    """Checks a value, and returns the value converted to the option's type. Raises InvalidTypeError,
+    InvalidValueError.
+    """
     if isinstance(option.kind, str):
         return _SHAPES[option.kind](option, value)
     if value is None and option.default is None:
@@ -147,8 +150,8 @@ def checked(option: Option, value: Any) -> Any:
 
 
 def _scalar(option: Option, value: Any) -> Any:
-    """Converts a scalar if no information is lost: accepts numpy scalars, and ints for floats, but never a
-    bool for a number.
+    """Converts a scalar to the option's type if the conversion loses no information. Accepts numpy scalars,
+    and ints for floats, but never a bool for a number.
     """
     kind = option.kind
     assert isinstance(kind, type)

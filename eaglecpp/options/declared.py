@@ -3,8 +3,8 @@
 
 Three frozen dataclasses check their own values: `ModelOptions` (loading the target), `DraftOptions` (the
 drafter's device and limits) and `SamplingOptions` (one generation). The command line, Modelfile `PARAMETER`s
-and the server read `describe()`; no other module repeats defaults and ranges. Names and defaults follow
-llama.cpp.
+and the server read these declarations through `describe()`. No other module repeats defaults and ranges.
+Names and defaults follow llama.cpp.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from eaglecpp.human import n_bytes_of, nearest
 from eaglecpp.limits import check_texts
 from eaglecpp.options.checked import Checked, declare, describe
 
-# llama.cpp's maximum number of sequence ids, which conversations and the leaves of draft trees share
+# llama.cpp allows at most this number of sequence ids. Conversations and the leaves of draft trees share
+# them.
 MAX_SEQUENCES = 256
-HEAD = "mtp"  # given instead of a drafter's name, it selects the target's own multi-token prediction head
-# given instead of a drafter's name, it selects drafting from the text itself, without a drafter
+HEAD = "mtp"  # drafter's name for the target's own multi-token prediction head
+# This drafter's name selects drafting from the text itself, without a drafter.
 TEXT = "text"
 _KV_TYPES = ("auto", "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
 
 _sampling = partial(declare, untrusted=True)
-"""An untrusted model may set how it samples."""
+"""Declares a sampling option, which an untrusted model may set too."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ class ModelOptions(Checked):
 
 @dataclass(frozen=True)
 class DraftOptions(Checked):
-    """Options of drafting: the drafter's device, and limits."""
+    """Options of drafting: the drafter's device, and limits of drafts."""
 
     GROUP: ClassVar[str] = "draft"
 
@@ -338,9 +339,7 @@ class SamplingOptions(Checked):
 
     @property
     def wants_random_seed(self) -> bool:
-        """True if the seed asks the engine to draw a random seed; llama.cpp's value 0xFFFFFFFF does so as
-        well.
-        """
+        """True if the engine draws a random seed: for None, for -1, and for llama.cpp's value 0xFFFFFFFF."""
         return self.seed in self.RANDOM_SEEDS
 
     @staticmethod
@@ -349,7 +348,8 @@ class SamplingOptions(Checked):
         seed.
         """
         bits = seed & 0xFFFFFFFF
-        # the replacement is not a neighbouring seed, because the caller may use that one as well
+        # The replacement is not a neighbouring seed, because the caller may use the neighbouring seeds as
+        # well.
         return 0x7FFFFFFF if bits == 0xFFFFFFFF else bits
 
 

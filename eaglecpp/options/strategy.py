@@ -35,7 +35,7 @@ class Strategy:
 
     @staticmethod
     def is_off(asked: object) -> bool:
-        """True if a value given for a strategy or a drafter turns drafting off."""
+        """Returns whether a value for a strategy or a drafter turns drafting off."""
         return asked is False or asked in ("off", "none")
 
     @classmethod
