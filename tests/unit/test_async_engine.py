@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""AsyncEngine: many tasks share one engine thread, and each gets the text that it gets alone."""
+"""Tests AsyncEngine: many tasks share one engine thread, and each task gets the same text as alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from helpers.models import Models
 from helpers.script import run_script
 
 PROMPTS = ("ab cd ef", "gh ij", "ab cd kl mn", "op", "ab")
-# two thousand ways to match each a; after each way comes a rule that is too wide for the matcher
+# A grammar that has two thousand ways to match each a. After each way comes a rule that is too wide for the
+# matcher.
 WIDE = '\nwide ::= "(" wide ")" | ' + '"a"? ' * 1200
 TEXT = "ab cd ef gh ij"
 OPTIONS: dict[str, Any] = {"max_tokens": 24, "temperature": 0.8, "seed": 3, "strategy": "chain:3"}
@@ -141,8 +142,8 @@ def test_an_open_engine_ends_quietly_with_the_process(what: str, models: Models)
 
 
 def test_a_stuck_engine_does_not_keep_the_process() -> None:
-    """An engine that is stuck, for example in a call to another machine, does not keep the process from
-    ending.
+    """Tests that the process can end although the engine is stuck, for example in a call to another
+    machine.
     """
     assert run_script(LEFT_OPEN, "stuck", "").returncode == 0
 
@@ -191,8 +192,8 @@ async def test_calls_of_an_engine_that_fails_to_open_end() -> None:
 
 @pytest.mark.parametrize("n_parallel", [3, 2])
 async def test_a_common_beginning_of_prompts_is_read_once(n_parallel: int, models: Models) -> None:
-    """The common beginning is read once, also for simultaneous prompts, and if one of them has to wait for a
-    slot.
+    """Tests that a common beginning of prompts is read once, also if the prompts arrive at the same time, and
+    if a prompt has to wait for a slot.
     """
     prompts = ["ab cd ef gh " * 6 + end for end in ("ij", "kl mn", "op")]
     with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, exact="off") as engine:
@@ -214,8 +215,8 @@ async def test_a_common_beginning_of_prompts_is_read_once(n_parallel: int, model
 
 @pytest.mark.parametrize("draft", [True, False])
 async def test_a_swapped_out_conversation_continues_unchanged(draft: bool, models: Models) -> None:
-    """Three conversations share one slot in turns; each has the texts and drafts that it has in a slot of its
-    own.
+    """Tests swapping out: three conversations share one slot in turns. Each conversation gets the same texts
+    and drafts as in its own slot.
     """
     greedy = OPTIONS | {"temperature": 0.0} if draft else {"max_tokens": 24, "temperature": 0.0}
     chosen = models.draft if draft else None
@@ -262,8 +263,8 @@ async def test_former_names_of_arguments_and_metrics_are_accepted(models: Models
 
 @pytest.mark.parametrize("strategy", ["off", "chain:3"])
 async def test_a_request_whose_sampler_fails_ends_alone(strategy: str, models: Models) -> None:
-    """Only the request whose sampler fails ends, although it fails in the middle of a round that is shared
-    with another conversation.
+    """Tests that a request whose sampler fails ends alone, although its sampler fails in the middle of a
+    round that is shared with another conversation.
     """
     options = OPTIONS | {"max_tokens": 200, "ignore_eos": True, "strategy": strategy}
 
@@ -290,8 +291,8 @@ async def test_a_request_whose_sampler_fails_ends_alone(strategy: str, models: M
 
 
 def test_text_before_the_failure_of_a_grammar_does_not_depend_on_drafts(models: Models) -> None:
-    """The text before the failure of a grammar depends neither on drafts nor on the number of tokens in the
-    round that detected the failure.
+    """Tests the text before a grammar fails. This text depends neither on drafts nor on the number of tokens
+    in the round that detects the failure.
     """
 
     def said(strategy: str) -> str:
@@ -310,7 +311,9 @@ def test_text_before_the_failure_of_a_grammar_does_not_depend_on_drafts(models: 
 
 
 async def test_exactness_can_be_chosen_for_each_generation(models: Models) -> None:
-    """An engine that was opened without exact batches plans exact batches for a request that wants them."""
+    """Tests an engine that was opened without exact batches. It plans exact batches if a request asks for
+    exact batches.
+    """
 
     async with await opened(models, exact="auto") as engine:
         result = await engine.generate(PROMPTS[0], **OPTIONS, exact="on")
@@ -369,7 +372,9 @@ async def test_a_fault_after_a_round_loses_no_answer(
 
 
 async def test_tasks_get_the_text_they_get_alone_while_another_thread_embeds(models: Models) -> None:
-    """Embedding and rounds wait for each other; a synchronous engine raises EngineBusyError instead."""
+    """Tests that tasks get the same text while another thread embeds. Embedding and rounds wait for each
+    other; a synchronous engine would raise EngineBusyError instead.
+    """
     with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, exact="off") as engine:
         alone = [engine.generate(prompt, **OPTIONS).tokens for prompt in PROMPTS]
         vector = engine.embed(TEXT).vector

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""llama_cpp and eaglecpp in one process: neither changes the other's results, in either order."""
+"""Tests llama_cpp and eaglecpp in one process. Neither library changes the other's results, whichever is
+loaded first.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ with Engine.open(target, n_ctx=128, n_threads=1, lora={adapter: 1.0}) as engine:
 
 LORA_ALONE = LORA_AFTER_LLAMA_CPP.replace("\ntheirs =", "\n# theirs =")
 
-# The thread runs graphs of llama.cpp almost all the time. The hook is installed in the middle of a graph, and
-# both libraries load models meanwhile.
+# The thread runs graphs of llama.cpp almost all the time. Meanwhile the hook is installed in the middle of a
+# graph, and both libraries load models.
 GRAPHS_MEANWHILE = """
 import sys, threading
 import llama_cpp
@@ -73,7 +75,9 @@ def run(script: str, *arguments: Path) -> str:
 
 
 def test_an_adapter_works_where_llama_cpp_loaded_a_model_first(tmp_path: Path) -> None:
-    """An adapter must not be placed in the weights' buffer, which can only store packed matrices."""
+    """Tests an adapter in a process in which llama_cpp has loaded a model first. The adapter must not be
+    placed in the weights' buffer, which can only store packed matrices.
+    """
     target, adapter = make_target(tmp_path, dtype="Q8_0").gguf, tmp_path / "adapter.gguf"
     write_lora(adapter, target, size=0.01)
     assert run(LORA_AFTER_LLAMA_CPP, target, adapter) == run(LORA_ALONE, target, adapter)

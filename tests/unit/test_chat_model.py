@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Chats in Python handle roles, thinking, tools and context like `run` and the server."""
+"""Tests that chats in Python handle roles, thinking, tools and context like `run` and the server."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class _Other(Tokenizer):
 
 @pytest.fixture(scope="module")
 def other_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file whose tokenizer adds EOS to texts."""
+    """Writes a file whose tokenizer adds EOS to texts."""
     path, made = tmp_path_factory.mktemp("other") / "other.gguf", tiny_tokenizer()
     spec, tokenizer = tiny.TargetSpec(n_layers=2), _Other(made.tokens, made.merges)
     tiny.write_gguf(path, spec, tokenizer, tiny.target_weights(spec, tokenizer), "F32")
@@ -211,7 +211,9 @@ def test_a_conversation_continues_from_its_tokens(tmp_path: Path) -> None:
 
 
 def test_a_full_context_drops_old_messages_and_counts_tools(engine: Engine) -> None:
-    """The description of the tools takes more than half of the context."""
+    """Tests that a full context drops old messages and counts tools: the tool's description takes more than
+    half of the context.
+    """
     template = (
         "{{ tools[0].function.description }}{% for m in messages %}<{{ m.role }} {{ m.content }}>{% endfor %}"
     )
@@ -249,7 +251,9 @@ def test_the_templates_text_determines_how_a_model_calls_tools(engine: Engine) -
 
 
 def test_cached_text_is_reused_only_at_token_boundaries(engine: Engine) -> None:
-    """Known text is reused only up to a control token: text tokens may merge."""
+    """Tests that cached text is reused only up to a control token, because ordinary tokens may merge with the
+    text that follows.
+    """
     vocabulary = engine.shared.vocabulary
     memory = PromptMemory(vocabulary, lambda: 4096)
     result = engine.generate("hello there", **GREEDY)

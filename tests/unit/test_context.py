@@ -31,12 +31,12 @@ def write_model(
     mla: bool = False,
     n_interval: int = 0,
 ) -> Path:
-    """Writes the header of an 8B Llama: a token needs 128 KiB of keys and values, 1 KiB of the mask, and 64
-    KiB of scores.
+    """Writes the header of an 8B Llama. In memory, a token of the context needs 128 KiB for keys and values,
+    1 KiB for the mask, and 64 KiB for scores.
     """
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("big")
-    writer.add_tags(["text-generation"])  # in files of the Hub, an array of strings comes first
+    writer.add_tags(["text-generation"])  # as in files of the Hub, which begin with an array of strings
     if n_train is not None:
         writer.add_context_length(n_train)
     writer.add_embedding_length(4096)
@@ -92,14 +92,14 @@ F32, Q8_0 = ({"type_k": kind, "type_v": kind} for kind in ("f32", "q8_0"))
         ({}, 8, {}, 8192),
         ({}, 1, {}, 4096),
         ({}, 24, F32, 16384),
-        ({}, 24, {"flash_attn": "off"}, 16384),  # scores need memory; with "auto", they are F32
+        ({}, 24, {"flash_attn": "off"}, 16384),  # scores need memory; with "auto", scores are F32
         ({}, 40, {}, 65536),
         ({}, 40, Q8_0, 131072),
         ({}, 66, {"n_ubatch": 4096}, 65536),
         ({}, 20, {"n_sequences": 2}, 16384),
         ({}, 20, {"n_weights": 10 * GIB}, 16384),
         ({"n_kv_heads": [8] * 16 + [0] * 16}, 40, {}, 131072),
-        ({"mla": True}, 40, {}, 131072),  # keeps no values
+        ({"mla": True}, 40, {}, 131072),  # latent attention keeps no values
         # three of four layers have a recurrent state instead of keys and values
         ({"n_interval": 4}, 20, {}, 131072),
         *[({"n_train": n}, 100, {}, n) for n in (2048, 4096, 6000, 20000)],
@@ -151,7 +151,9 @@ def test_a_context_beyond_training_is_reported_unless_positions_are_scaled(
 
 
 def test_a_context_beyond_a_table_of_positions_is_refused(tmp_path: Path) -> None:
-    """ggml ends the process when a graph looks up a missing row."""
+    """Tests that a context beyond the table of positions is refused, because ggml would end the process when
+    a graph looks up a missing row.
+    """
     path = write_gpt2(tmp_path / "m.gguf", n_ctx=32)
     with Engine.open(path, n_ctx=32) as engine:
         assert engine.generate("ab", max_tokens=40, ignore_eos=True).finish_reason == "length"
@@ -174,7 +176,9 @@ def test_an_invalid_file_is_left_to_the_engine(tmp_path: Path, damage: bytes) ->
 
 
 def test_keys_are_found_before_and_after_long_lists(tmp_path: Path) -> None:
-    """Nearly every file on the Hub begins with lists of strings: its tags and languages."""
+    """Tests that keys are found before and after long lists. Nearly every file on the Hub begins with lists
+    of strings, which are its tags and languages.
+    """
     keys = head_keys(write_model(tmp_path / "m.gguf"))
     assert keys["llama.block_count"] == 32
     assert keys["llama.attention.key_length"] == 128

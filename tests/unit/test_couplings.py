@@ -66,14 +66,16 @@ def test_architectures_that_record_layer_inputs() -> None:
 
 @needs_sources
 def test_a_head_needs_the_tensors_that_its_file_must_have() -> None:
-    """A new assertion in the graph of a head would end the process instead of refusing the file."""
+    """Checks the assertions in llama.cpp's graphs of heads. A new assertion would end the process instead of
+    refusing the file.
+    """
     (table,) = re.findall(r"rules = \{\n(.*?)\n    \};", ours("target/heads.cpp"), re.S)
     rules = dict(re.findall(r'\{"([\w-]+)", \{(.*?)\}\},?$', table, re.M))
     files = {"glm4moe": "glm4-moe", "hy_v3": "hy-v3", "nemotron_h_moe": "nemotron-h-moe"}
     allowed = {"hparams.n_layer_nextn", "cparams.nextn_layer_offset", "head_norm_w", "head_w"}
     allowed |= {f"layer.nextn.{name}" for name in ("eh_proj", "enorm", "hnorm")}
-    # the loader refuses files without these tensors, or the context's creation fails, in which assertions are
-    # caught
+    # without these tensors, either the loader refuses the file, or an assertion fails while the context is
+    # created, where eaglecpp catches assertions
     allowed |= {"layer.ffn_gate_inp", "layer.nextn.shared_head_norm", "ext_factor", "hparams.is_mla"}
     allowed |= {"hparams.f_attn_temp_scale", "n_embd_head_qk_nope", "hparams.n_lora_q", "has_split_exps"}
     allowed |= {"layer.ffn_norm", "ubatch.token", "tok_embd_w", "hparams.n_embd_out"}
@@ -90,7 +92,7 @@ def test_a_head_needs_the_tensors_that_its_file_must_have() -> None:
         assert has_equal_sizes == ("n_embd_head == hparams.n_embd_head_k()" in graph), name
         assert has_several == ("n_layer_nextn == 1" not in graph and "nextn_layer_offset" in graph), name
         assert asked - {"n_embd_head"} <= allowed, name
-        # llama.cpp always drops rows without output before it names the states
+        # in llama.cpp's graphs, the rows without output must be dropped before the states get their name
         before = graph[: graph.rindex("res->t_h_nextn")]
         drops = re.search(r"ggml_get_rows\(ctx0, (cur|flat), +inp_out_ids\)", before)
         assert gives_outputs == (drops is not None and "embeddings_nextn_masked" not in graph), name

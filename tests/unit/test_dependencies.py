@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Every imported package is declared: an import that only works because of another package breaks one day."""
+"""Tests that every imported package is declared. Otherwise an import may only work because another package
+happens to install it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-# imported on demand, with an alternative if missing
+# these packages are imported on demand, and eaglecpp works without them
 OPTIONAL = {"torch", "matplotlib", "openai", "IPython"}
 NAMES = {
     "llama_cpp": "llama-cpp-python",
@@ -22,7 +24,7 @@ NAMES = {
 
 
 def imported() -> dict[str, str]:
-    """Returns the imported top-level modules, each with a file that imports it."""
+    """Returns the imported top-level modules, each with one file that imports the module."""
     found = {}
     for path in [*(ROOT / "eaglecpp").rglob("*.py"), *(ROOT / "convert").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -51,8 +53,8 @@ def test_every_import_is_declared() -> None:
 
 
 def test_libraries_with_used_private_parts_have_an_upper_bound() -> None:
-    """Libraries whose private parts are used need an upper bound. The step `lowest` of tests/run.py tests the
-    lower bounds.
+    """Tests that a library has an upper bound if eaglecpp uses its private parts. The step `lowest` of
+    tests/run.py tests the lower bounds.
     """
     bounds = {found.name: found.specifier for found in map(Requirement, dependencies())}
     for name in ("httpx", "httpcore", "h11", "uvicorn", "starlette", "jinja2"):

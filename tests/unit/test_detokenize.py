@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The text and the stop position depend on the bytes alone, not on how the bytes are split."""
+"""Tests detokenization. The text and the stop position depend on the bytes alone, not on how the bytes are
+split.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def run(parts: list[bytes], stop: list[str]) -> tuple[str, str | None]:
 
 
 def expected(data: bytes, stop: list[str]) -> tuple[str, str | None]:
-    """Reference implementation, slow and simple: checks the whole text after each character."""
+    """Returns the expected text and stop position. This slow and simple reference checks the whole text after
+    each character.
+    """
     text = data.decode("utf-8", "replace")
     for end in range(1, len(text) + 1):
         done = [one for one in stop if text[:end].endswith(one)]

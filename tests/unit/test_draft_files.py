@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Drafter files of EAGLE-1 and 2: they are read as they were written, for one target. tests/native/gguf tests
-malformed files.
+"""Tests drafter files of EAGLE-1 and 2, which are read back as written and fit only one target.
+tests/native/gguf tests malformed files.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def test_unused_keys_are_named_at_opening(
 def test_a_block_drafter_without_a_head_causes_a_warning_at_opening(
     target: TinyTarget, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file of llama.cpp's converter for DeepSpec's drafter has no head; with an untied target, it drafted
-    noise without a warning.
+    """Tests the warning for a block drafter without a head. Files of llama.cpp's converter for DeepSpec's
+    drafter have no head. With an untied target, such a file once drafted noise without a warning.
     """
     caplog.set_level("WARNING", "eaglecpp.native")  # another test may have changed the log level
     path = convert_checkpoint(

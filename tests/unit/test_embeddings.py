@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Embeddings equal llama_cpp's, for embedding models and generative models. Computing them does not change
-texts that are generated meanwhile.
+"""Tests that embeddings equal llama_cpp's, for embedding models and generative models. Computing embeddings
+does not change texts that are generated meanwhile.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NUMBERS = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
 
 @pytest.fixture(scope="module")
 def encoders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Embedding models, one for each kind of tokenizer."""
+    """Writes embedding models, one for each kind of tokenizer."""
     folder = tmp_path_factory.mktemp("encoders")
     return {name: make_bert(folder / f"{name}.gguf", tokenizer=name) for name in ("bert", "t5")}
 
@@ -48,8 +48,8 @@ def bert(encoders: dict[str, Path]) -> Iterator[Engine]:
 
 
 def theirs(path: Path, texts: list[str], pooling: str, n_ctx: int) -> list[Any]:
-    """Returns llama_cpp's vectors, computed for one text at a time, because llama_cpp without pooling mixes
-    up the texts of a batch.
+    """Returns llama_cpp's vectors. They are computed for one text at a time, because without pooling
+    llama_cpp mixes up the texts of a batch.
     """
     llama = llama_cpp.Llama(
         str(path), embedding=True, verbose=False, n_ctx=n_ctx, n_batch=n_ctx, n_ubatch=n_ctx, n_threads=1,
@@ -80,7 +80,7 @@ def test_vectors_equal_llama_cpps(models: Models, encoders: dict[str, Path], nam
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_a_text_read_in_pieces_has_the_vector_of_the_whole(models: Models, pooling: str) -> None:
-    # a text with more tokens than a batch has rows
+    # this text has more tokens than a batch has rows
     long = "over and over again, " * 100 + "def main(): return 1, 2, 3 " * 25
     with Engine.open(models.target, n_ctx=2048, n_threads=1) as engine:
         found = engine.embed(["short", long, "short"], pooling=pooling, normalize=False)
@@ -109,7 +109,7 @@ def test_a_too_long_text_is_cut_before_its_end_token_or_refused(bert: Engine) ->
     with pytest.raises(ContextFullError, match=f"input 1 has {len(tokens)} tokens, but at most 128 fit"):
         bert.embed(["x", long], truncate=False)
     assert bert.embedder.embed([long], n_ctx=16)[0].n_tokens == 16
-    huge = bert.embed("fox " * 100_000)  # only the beginning of the text is read
+    huge = bert.embed("fox " * 100_000)  # the engine reads only the beginning of the text
     assert huge.n_tokens == 128
     assert not bert.embedder.embed(["x"], is_over=lambda: True)[0].vector.any(), "nobody waits for it"
 

@@ -33,7 +33,7 @@ def greedy(engine: Engine, prompt: Any = PROMPT, n: int = 24, **options: Any) ->
 
 @pytest.fixture(scope="module")
 def fresh(models: Models) -> Completion:
-    """The result of an unused engine."""
+    """Generates a result with an engine that has not been used before."""
     with Engine.open(models.target, draft=models.draft, n_ctx=N_CTX, n_threads=1) as opened:
         return greedy(opened)
 
@@ -154,7 +154,9 @@ def test_an_end_of_generation_token_ends_it_and_is_not_text(engine: Engine) -> N
 
 
 def test_an_end_token_with_text_is_not_shown_either(models: Models, tmp_path: Path) -> None:
-    """Some files use an ordinary token as end token, for which llama.cpp has text."""
+    """Tests that an end token is not shown, even if llama.cpp has a text for it. Some files use an ordinary
+    token as end token.
+    """
     path, plain = tmp_path / "odd.gguf", 100
     shutil.copyfile(models.target, path)
     reader = gguf.GGUFReader(path, "r+")
@@ -199,8 +201,8 @@ def test_an_exception_inside_ends_the_generation(
 
 
 def test_a_new_call_ends_an_open_stream_of_another_thread(engine: Engine, fresh: Completion) -> None:
-    """A web framework may abandon a generator and answer the next request in another thread, which must end
-    the open stream.
+    """Tests that a call ends an open stream of another thread. A web framework may abandon a generator, and
+    answer the next request in another thread.
     """
     stream = engine.stream("xy zz", max_tokens=24, temperature=0.0)
     next(stream)
@@ -227,7 +229,7 @@ def test_wrong_files_are_refused_with_their_names(models: Models, tmp_path: Path
         assert Path(draft or target).name in str(caught.value)
     with pytest.raises(ModelNotFoundError, match="drafter") as missing:
         Engine.open(models.target, tmp_path / "none.gguf")
-    assert len(missing.traceback) > 2  # a log shows where the file was looked for
+    assert len(missing.traceback) > 2  # a log shows from where the file was opened
 
 
 def test_a_closed_engine_raises(models: Models) -> None:

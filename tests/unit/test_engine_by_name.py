@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`Engine.open("name")` opens a model with all settings of its Modelfile."""
+"""Tests that `Engine.open("name")` opens a model with all settings of its Modelfile."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The version guard: the extension refuses a llama.cpp that it was not built for, with a clear error."""
+"""Tests the version guard: the extension refuses a llama.cpp for which it was not built, with a clear
+error.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def test_a_missing_llama_library_is_one_version_error(tmp_path: Path) -> None:
 
 
 def test_sources_that_hide_the_installed_package_are_reported() -> None:
-    """Python without installed packages (-S), started in the checkout, whose `eaglecpp` comes first."""
+    """Tests the error if a checkout's sources hide the installed package. Python runs in the checkout without
+    installed packages (-S), so it imports the checkout's `eaglecpp`.
+    """
     command = [sys.executable, "-S", "-c", "import eaglecpp; eaglecpp.Engine"]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 1

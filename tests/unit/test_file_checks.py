@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Files with settings that llama.cpp loads, although ggml's computation then ends or hangs the process."""
+"""Tests that eaglecpp refuses files with invalid settings that llama.cpp loads. Computing with such a file
+would end the process or hang it.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ def test_hostile_settings_are_refused_at_opening(
 
 @pytest.mark.parametrize("number", [-1, 4])
 def test_missing_experts_are_refused(tmp_path: Path, number: int) -> None:
-    """Files without experts are refused, because ggml would write outside its table of experts."""
+    """Tests that files without experts are refused, because ggml would write outside its table of experts."""
     path = tmp_path / "target.gguf"
     writer = gguf.GGUFWriter(path, "deepseek4")
     writer.add_expert_count(4)
@@ -85,7 +87,9 @@ def test_missing_experts_are_refused(tmp_path: Path, number: int) -> None:
     ],
 )
 def test_tensors_of_the_graph_are_required(tmp_path: Path, arch: str, there: list[str], missing: str) -> None:
-    """Some tensors are optional for llama.cpp's loader, although its graph computes with them."""
+    """Tests tensors that are optional for llama.cpp's loader, although llama.cpp's graph computes with them.
+    eaglecpp requires these tensors.
+    """
     path = tmp_path / "target.gguf"
     writer = gguf.GGUFWriter(path, arch)
     for name in there:
@@ -98,8 +102,8 @@ def test_tensors_of_the_graph_are_required(tmp_path: Path, arch: str, there: lis
 @pytest.mark.parametrize("n_parts", [1, 2])
 @pytest.mark.parametrize("name", ["blk.1.attn_norm.weight", "output_norm.weight", "blk.0.attn_q.bias"])
 def test_added_tensors_must_be_f32(tmp_path: Path, name: str, n_parts: int) -> None:
-    """Tensors that are added to rows must be F32, because ggml ends the process for another type, on a worker
-    thread.
+    """Tests that tensors that are added to rows must be F32. For another type, ggml would end the process on
+    a worker thread.
     """
     halved = rewrite(
         make_target(tmp_path, SPEC).gguf,
@@ -129,8 +133,8 @@ def test_a_vocabulary_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_memory_of_a_context_is_counted_by_the_length_of_keys(tmp_path: Path) -> None:
-    """The memory of a context depends on the length of keys, which in this model is twice its width divided
-    by its heads.
+    """Tests that the memory of a context follows from the length of keys. In this model, the length of keys
+    is twice the model's width divided by the number of heads.
     """
     spec = TargetSpec(n_layers=2)
     n_ctx = int(1.3 * free_memory() / (2 * 2 * spec.n_layers * spec.n_kv_heads * spec.head_dim))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Every form of a grammar becomes a grammar for llguidance or a clear error. Hostile grammars cost little
-time and memory.
+"""Tests that every form of a grammar either becomes a grammar for llguidance or raises a clear error. Hostile
+grammars must cost little time and memory.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def chain(n: int) -> str:
 
 
 def endure(grammar: str, target: Target, n: int, seed: int = 5) -> str:
-    """Follows n random tokens that the grammar allows. Returns the reason if the text ended early, or ""."""
+    """Follows n random tokens that the grammar allows. Returns "", or the reason if the text ended early."""
     rng = random.Random(seed)
     try:
         sampler = make_sampler(target, grammar=resolve_grammar(grammar) or "")
@@ -146,8 +146,8 @@ HOSTILE = {
 @pytest.mark.alone  # measures time
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_grammars_cost_little_or_are_refused(name: str, target: Target) -> None:
-    """Hostile grammars cost little or are refused. With llama.cpp's parser and sampler, many of them killed
-    the process or blocked it for minutes.
+    """Tests that hostile grammars cost little or are refused. With llama.cpp's parser and sampler, many of
+    these grammars killed the process or blocked it for minutes.
     """
     grammar, n = HOSTILE[name]
     start = time.process_time()
@@ -174,7 +174,9 @@ def test_damaged_grammars_are_read_or_refused(target: Target) -> None:
 
 
 def test_a_rule_may_have_any_name_and_any_character(target: Target) -> None:
-    """llguidance's converter lacks some names and escapes of GBNF."""
+    """Tests names of rules and escapes of characters that GBNF allows. llguidance's own converter supports
+    only some of them.
+    """
     text = (
         'root ::= start Start-A startA\nstart ::= "/\\x41\\"\\\\"\n'
         "Start-A ::= [\\-/&~^-]{2}\nstartA ::= [^\\U0001F600a-z]"
@@ -206,8 +208,8 @@ def test_text_that_a_grammar_forces_is_drafted_without_a_drafter(models: Models)
 
 
 def test_forced_drafts_wait_until_no_other_answer_runs(models: Models) -> None:
-    """Forced drafts wait until no other answer runs, because the first ones measure batch sizes, which would
-    delay other answers.
+    """Tests that forced drafts wait until no other answer runs. The first forced drafts measure batch sizes,
+    which would delay other answers.
     """
     form: dict[str, Any] = {"json_schema": {"const": "a long constant text"}, "strategy": "chain:8"}
     options = {"n_ctx": 256, "n_threads": 1, "n_sequences": 2}

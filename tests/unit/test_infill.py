@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Infilling: tests prompts whose answer goes between two texts, with the special tokens of the model's file,
-and with drafts.
+"""Tests infilling: the answer to a prompt goes between two texts. The prompt has the special tokens of the
+model's file. Drafts must not change the answer.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def test_without_file_tokens_files_are_separated_by_text(tmp_path: Path) -> None
 
 
 def test_bos_stands_before_the_prefix(tmp_path: Path) -> None:
-    """BOS stands before the prefix and after the other files, as in llama.cpp. This vocabulary adds BOS, and
-    two of its words serve as marks.
+    """Tests that BOS stands before the prefix and after the other files, as in llama.cpp. The tokenizer of
+    this test adds BOS, and two words of its vocabulary serve as marks.
     """
     with Engine.open(write_spm(tmp_path / "spm.gguf"), **FAST) as engine:
         vocabulary = engine.vocabulary

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Importing eaglecpp, or asking the command for help, loads no large libraries."""
+"""Tests that importing eaglecpp, or asking the command for help, loads no large libraries."""
 
 from __future__ import annotations
 

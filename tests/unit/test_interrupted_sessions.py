@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A signal handler may raise between any two instructions: no slot is lost, wherever it interrupts."""
+"""Tests that no slot is lost if a signal handler raises an exception, which may happen between any two
+instructions.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def interrupted(call: Callable[[], object], at: int) -> bool:
                 raise KeyboardInterrupt
         return trace
 
-    # without garbage collection, because a __del__ of another test's object could run code in our files
+    # garbage collection is off, because the __del__ of another test's object could run code in eaglecpp's
+    # files
     gc.disable()
     sys.settrace(trace)
     try:
@@ -82,7 +85,9 @@ def test_a_dropped_session_returns_its_slot(models: Models) -> None:
 
 
 def test_a_call_inside_another_leaves_the_engine_locked(models: Models) -> None:
-    """The garbage collector may end a stream inside a call; no other thread may enter afterwards."""
+    """Tests a call inside another call: the garbage collector may end a stream while a call runs. The engine
+    must stay locked for other threads until the outer call ends.
+    """
     refused = list[bool]()
 
     def other() -> None:
@@ -106,8 +111,8 @@ def test_a_call_inside_another_leaves_the_engine_locked(models: Models) -> None:
 
 @pytest.mark.parametrize("phase", ["load", "measure_exact_rows"])
 def test_ctrl_c_ends_an_opening(models: Models, monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
-    """Ctrl+C ends the opening of a model at once. It once took effect only after loading and measuring,
-    minutes later for a large model.
+    """Tests that Ctrl+C ends the opening of a model at once. In a former version, Ctrl+C took effect only
+    after loading and measuring, which take minutes for a large model.
     """
     begun = list[str](["load"])
     measure = loading.measure

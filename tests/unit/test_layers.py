@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The layer rules of docs/architecture.md for native/, checked against its includes. pyproject.toml has the
-layer rules for Python: import-linter checks the order of imports and cycles, ruff checks which files print
-and load the extension.
+"""Tests the layer rules of docs/architecture.md for native/ by the includes of its files. pyproject.toml has
+the layer rules for Python: import-linter checks the order of imports and cycles, and ruff checks which files
+print and which file loads the extension.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "native"
 
-# folders whose headers each folder may include, in addition to its own
+# folders whose headers each folder may include, in addition to its own headers
 ALLOWED = {
     "base": set(),
     "algo": {"base"},
@@ -27,7 +27,7 @@ ALLOWED = {
     "engine": {"base", "algo", "kernels", "ggml_hook", "gguf", "draft", "target"},
     "bindings": {"base", "algo", "grammar", "kernels", "ggml_hook", "gguf", "draft", "target", "engine"},
 }
-# headers of libraries, and the folders that may include them
+# folders that may include the headers of each library
 FOREIGN = {
     "nanobind": {"bindings"},
     "Python.h": set(),

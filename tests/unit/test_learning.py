@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Tests the records of `--learn`, their files, and trained drafters, which are found, undone and deleted."""
+"""Tests `--learn`: the records, the files of the records, and how trained drafters are found, undone and
+deleted.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def test_the_oldest_records_are_removed_and_all_can_be_deleted(tmp_path: Path) -
         keep(learning, seed)
         os.utime(learning.records()[-1], (seed, seed))
     oldest, *_ = learning.records()
-    keep(learning, 4, max_bytes=3 * 4096)  # a record takes a whole block of the disk
+    keep(learning, 4, max_bytes=3 * 4096)  # on the disk, a record takes a whole block
     assert oldest not in learning.records() and 0 < len(learning.records()) < 4
     n_left = len(learning.records())
     learning.work.mkdir()
@@ -93,7 +95,9 @@ def test_records_are_counted_without_a_scan_for_each(tmp_path: Path, monkeypatch
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
 def test_records_are_private_and_not_writable_for_others(home: Path) -> None:
-    """Records are private, also under the most permissive umask and in folders of earlier versions."""
+    """Tests that records are private and that other users cannot write them, even under the most permissive
+    umask and in folders of earlier versions.
+    """
     before = os.umask(0)
     try:
         learning = Learning.of(TARGET)
@@ -128,7 +132,7 @@ def test_a_full_disk_is_reported_once_until_answers_are_recorded_again(
         learning.folder.mkdir(exist_ok=True)
         learning.answers.write_text("a file in the way fails like a full disk")
         for seed in range(3):
-            keep(learning, seed)  # nothing is raised
+            keep(learning, seed)  # this must not raise
         assert caplog.text.count("cannot be recorded for learning") == n_said
         learning.answers.unlink()
         keep(learning, 3)
@@ -136,7 +140,9 @@ def test_a_full_disk_is_reported_once_until_answers_are_recorded_again(
 
 
 def test_no_engine_waits_for_the_disk(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No engine waits for the disk; instead, readers of the records wait for the writer."""
+    """Tests that no engine waits for the disk while records are written. Readers of the records wait for the
+    writer.
+    """
     real, writers, may_write = Learning.keep, [], threading.Event()
 
     def keep_slowly(self: Learning, *args: Any) -> None:
@@ -165,8 +171,8 @@ def test_new_records_are_those_after_the_last_training(tmp_path: Path) -> None:
 
 
 def test_a_trained_drafter_is_used_until_it_is_undone(models: Models, tmp_path: Path) -> None:
-    """A trained drafter replaces the drafter that comes with the model, but not a drafter that the user
-    named.
+    """Tests that a trained drafter is used until it is undone. It replaces the drafter that comes with the
+    model, but not a drafter that the user named.
     """
     learning = Learning.of(models.target)
     made = tmp_path / "made.gguf"
@@ -194,7 +200,7 @@ def test_a_trained_drafter_is_used_until_it_is_undone(models: Models, tmp_path: 
 
 
 class Replacing:
-    """State in which the trained drafter "old" is in use, and "new" is to replace it."""
+    """A state in which the trained drafter "old" is in use, and the drafter "new" is about to replace it."""
 
     def __init__(self, folder: Path) -> None:
         self.learning, self.stock = Learning(folder / "one"), folder / "stock.gguf"
@@ -286,8 +292,8 @@ def test_a_training_ends_with_a_killed_server(state: str) -> None:
 
 
 def test_an_idle_server_learns_and_pauses_for_a_request(home: Path) -> None:
-    """An idle server trains. For a request, even during a training step, the training process is stopped
-    before the model answers.
+    """Tests that an idle server trains. If a request arrives, even during a training step, the server pauses
+    the training process before the model answers.
     """
     learning = Learning.of(TARGET)
     for seed in range(LEAST_TEXTS):
@@ -309,8 +315,8 @@ def test_an_idle_server_learns_and_pauses_for_a_request(home: Path) -> None:
 def test_a_failed_training_is_retried_after_enough_new_records(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The training must import this package, not a folder with the same name in the server's working
-    directory.
+    """Tests that a failed training is retried after enough new records. The training must import the
+    installed package, not a folder with the same name in the server's working directory.
     """
     intruder = tmp_path / "eaglecpp" / "__init__.py"
     intruder.parent.mkdir()
@@ -334,7 +340,9 @@ def test_a_failed_training_is_retried_after_enough_new_records(
 
 
 def test_a_training_gives_its_memory_to_a_model_that_needs_it(tmp_path: Path) -> None:
-    """A paused training, as during requests, would not free memory."""
+    """Tests that a training ends if a model needs its memory. Pausing the training, as during requests, would
+    not free memory.
+    """
     second = tmp_path / "second.gguf"
     shutil.copyfile(TARGET, second)
     learning = Learning.of(TARGET)
@@ -355,7 +363,7 @@ def test_a_training_gives_its_memory_to_a_model_that_needs_it(tmp_path: Path) ->
 
 
 def wait_for(holds: Any) -> bool:
-    deadline = time.monotonic() + 300  # seconds for a process of the lowest priority
+    deadline = time.monotonic() + 300  # maximum seconds for a process of the lowest priority
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.05)
     return bool(holds())

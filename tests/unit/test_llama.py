@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp.Llama` and `llama_cpp.Llama` on the same file: same structure, same greedy text."""
+"""Compares `eaglecpp.Llama` with `llama_cpp.Llama` on the same file: results have the same structure and the
+same greedy text.
+"""
 
 from __future__ import annotations
 
@@ -87,8 +89,8 @@ def test_log_probabilities_are_the_same(ours: Llama, theirs: llama_cpp.Llama) ->
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_token_offsets_count_characters_of_prompt_and_text(ours: Llama, stream: bool) -> None:
-    """Token offsets count characters, also for a prompt given as tokens, and for a character that several
-    tokens share.
+    """Tests that token offsets count characters, also for a prompt that is given as tokens, and for a
+    character that several tokens share.
     """
     tokens = ours.tokenize("ab é".encode())
     reply = ours(tokens, stream=stream, max_tokens=8, temperature=0.0, grammar='root ::= "漢x"', logprobs=1)
@@ -176,8 +178,8 @@ def test_a_prompt_that_does_not_fit_is_a_value_error(ours: Llama, theirs: llama_
 
 
 def test_no_argument_of_llama_cpp_is_unknown() -> None:
-    """Each argument of llama_cpp's constructor is accepted, or refused with a reason. Default values are
-    always accepted.
+    """Tests that each argument of llama_cpp's constructor is accepted, or refused with a reason. The default
+    values are always accepted.
     """
     from eaglecpp.llama.limits import _ONLY, refuse_others
 
@@ -273,9 +275,11 @@ def with_logits(models: Models) -> Iterator[tuple[Llama, llama_cpp.Llama]]:
 
 
 def test_no_attribute_of_llama_cpps_instances_is_missing(with_logits: tuple[Llama, llama_cpp.Llama]) -> None:
-    """Compares all attributes, not only those that the tried frameworks use."""
+    """Tests that no attribute of llama_cpp's instances is missing. The test compares all attributes, not only
+    the attributes that known frameworks use.
+    """
     mine, other = with_logits
-    # attributes that are different objects in each library
+    # attributes that are separate objects in each library
     own = {"ctx", "model", "draft_model", "n_threads", "n_threads_batch", "_chat_handlers"}
     for name in dir(other):
         if name.startswith("__") or callable(value := getattr(other, name)):
@@ -289,7 +293,9 @@ def test_no_attribute_of_llama_cpps_instances_is_missing(with_logits: tuple[Llam
 
 
 def test_state_is_that_of_the_last_call_of_either(with_logits: tuple[Llama, llama_cpp.Llama]) -> None:
-    """After a drafted call, one can read and continue the state that llama_cpp would have."""
+    """Tests that after a drafted call the caller can read and continue the same state as after a call of
+    llama_cpp.
+    """
     for llm in with_logits:
         llm(PROMPT, max_tokens=12, temperature=0.0)
     mine, other = with_logits

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A model reference finds a file or raises a clear error."""
+"""Tests that a model reference either finds a file or raises a clear error."""
 
 from __future__ import annotations
 

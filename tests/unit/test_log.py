@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Native log lines arrive in `logging`, and nothing is printed without a handler."""
+"""Tests that native log lines arrive in `logging`, and that nothing is printed without a handler."""
 
 from __future__ import annotations
 

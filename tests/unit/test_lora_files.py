@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Untrusted adapters: llama.cpp loads them without checking types and ranks, and ggml ends the process when
-it computes with them.
+"""Tests that eaglecpp refuses invalid adapters. llama.cpp loads an adapter without checking types and ranks,
+and ggml ends the process when it computes with an invalid adapter.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def reshaped(side: str, *shape: int) -> Change:
 
 
 def refused(lora: Path, target: Path, kind: type[EagleError], text: str) -> None:
-    """Checks that `create`, `check` and opening a model refuse the adapter."""
+    """Checks that `create`, `check` and opening a model all refuse the adapter."""
     with pytest.raises(kind, match=text):
         core.check_lora(str(lora), str(target))
     with pytest.raises(kind, match=text):
@@ -66,8 +66,8 @@ def test_invalid_factors_are_refused(
 
 
 def transposed(factors: Factors) -> None:
-    """Transposes the factors as llama.cpp expects them for embeddings: the first has a row per token, the
-    second a row per value.
+    """Transposes the factors, because llama.cpp expects for embeddings a first factor with a row per token,
+    and a second factor with a row per value.
     """
     a, b = factors.pop(f"{EMBEDDING}.lora_a"), factors.pop(f"{EMBEDDING}.lora_b")
     factors |= {f"{EMBEDDING}.lora_a": b, f"{EMBEDDING}.lora_b": np.ascontiguousarray(a.T)}
@@ -83,8 +83,9 @@ def test_embeddings_are_adapted_where_llama_cpp_can(models: Models, tmp_path: Pa
 
 
 def test_batches_with_an_adapter_are_as_exact_as_without(models: Models, tmp_path: Path) -> None:
-    """Batches with an adapter are as exact as without, also with F32 factors. llama.cpp does not mark these
-    as weights, so without care a row would depend on the other rows of its batch.
+    """Tests that batches with an adapter are as exact as batches without, also if the factors are F32.
+    llama.cpp does not mark F32 factors as weights, so without care a row would depend on the other rows of
+    its batch.
     """
     write_lora(lora := tmp_path / "lora.gguf", models.target)
     rows = []

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Several prompts or conversations at once: the answers come in order, and are the same as for one prompt at
-a time.
+"""Tests several prompts or conversations in one call. The answers come in the order of the prompts, and are
+the same as for one prompt at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TALK = [{"role": "user", "content": "Hi"}]
 
 @pytest.fixture(scope="module", params=[1, 3])
 def engine(models: Models, request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """An engine opened for one conversation, or for three."""
+    """Opens an engine for one conversation, or for three."""
     with Engine.open(
         models.target, models.draft, strategy="chain:2", n_ctx=1024, n_threads=1, n_sequences=request.param
     ) as one:

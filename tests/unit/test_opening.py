@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The plan for opening a model names each part and its origin."""
+"""Tests that the plan for opening a model names each part, and where it comes from."""
 
 from __future__ import annotations
 

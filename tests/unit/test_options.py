@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Options are validated and declared consistently, and strategies survive conversion to text and back."""
+"""Tests that options are validated and declared consistently, and that strategies survive the conversion to
+text and back.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,7 @@ def test_a_strategy_survives_text_and_back(text: str) -> None:
 @given(st.integers(1, 8), st.integers(1, 6), st.integers(0, 40))
 def test_the_leaf_bound_holds_for_the_leafiest_tree(k: int, depth: int, more: int) -> None:
     nodes = depth + more
-    # breadth first, with every node filled up to k children: no tree with as many nodes has more leaves
+    # fills nodes breadth first with k children each, because no tree with as many nodes has more leaves
     children = [0]
     while len(children) <= nodes:
         children[next(i for i, n in enumerate(children) if n < k)] += 1

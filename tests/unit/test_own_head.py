@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A model's own head for further tokens (MTP) in a Modelfile, `--draft auto`, `drafters` and `bench`.
-`tests/parity/test_model_drafters.py` shows that it changes no text.
+"""Tests a model's own head for further tokens (MTP) in a Modelfile, `--draft auto`, `drafters` and `bench`.
+`tests/parity/test_model_drafters.py` tests that drafting with the head changes no text.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Pages, the container and the workflows agree with pyproject.toml and with the programs that they run."""
+"""Tests that the documentation and the container agree with pyproject.toml."""
 
 from __future__ import annotations
 

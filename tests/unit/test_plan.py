@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The planner's report on a generation, and its log."""
+"""Tests the planner's report on a generation, and the log of its decisions."""
 
 from __future__ import annotations
 

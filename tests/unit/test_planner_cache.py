@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The next engine reuses the planner's state. Damaged or hostile files with such a state do no harm."""
+"""Tests that the next engine reuses the planner's state from a file. Damaged or hostile state files do no
+harm.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def run(models: Models) -> Run:
 
 @pytest.fixture
 def n_tried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A count that grows by one whenever an engine measures the cost of drafting at opening."""
+    """Returns a list that gets one more item whenever an opening engine measures the cost of drafting."""
     tried: list[int] = []
     monkeypatch.setattr(
         "eaglecpp.engine.loading.rehearse", lambda *given: (tried.append(1), rehearse(*given))
@@ -60,7 +62,9 @@ def test_the_next_engine_knows_the_costs(run: Run, home: Path, n_tried: list[int
 
 
 def test_an_engine_that_decoded_nothing_changes_no_cost(models: Models) -> None:
-    """An engine that decoded nothing, like that of `doctor`, must not change stored costs."""
+    """Tests that an engine that has decoded nothing, such as the engine of `doctor`, does not change stored
+    costs.
+    """
 
     def reply() -> str:
         with Engine.open(models.target, draft=models.draft, n_ctx=512, n_threads=1, exact="off") as engine:

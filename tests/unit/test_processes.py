@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tests the engine under forks and lack of memory."""
+"""Tests the engine after a fork, and when memory runs out."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ engine.clear()
 assert said(engine) == before
 """
 
-# forks while other threads are in native code; the child does not have these threads
+# A program that forks while other threads run native code. The child process does not have these threads.
 FORK_BESIDE = """
 import os, signal, sys, threading, time
 from eaglecpp import Engine
@@ -80,7 +80,7 @@ if pid == 0:
 assert os.waitpid(pid, 0)[1] == 0
 """
 
-# the address space ends in the middle of opening a context, like memory on a small machine
+# A program whose address space runs out while a context is opened, as memory does on a small machine.
 MEMORY = """
 import resource, sys
 from pathlib import Path

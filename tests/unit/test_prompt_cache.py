@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Prompts stored in files are used after a restart, give the same texts, and are always verified."""
+"""Tests prompts that are stored in files. They are used after a restart, give the same texts, and are always
+verified.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def kind(request: pytest.FixtureRequest) -> str:
-    """The kind of the caches of `pair`."""
+    """Returns the kind of the caches of `pair`."""
     return str(request.node.callspec.params["pair"]) if hasattr(request.node, "callspec") else "plain"
 
 
@@ -103,7 +105,7 @@ def saved(blob: bytes, *, is_sealed: bool = True) -> core.SavedSequence:
 
 
 def state(tokens: list[int], n_bytes: int = 3000) -> core.SavedSequence:
-    """Builds the file contents for a conversation that could exist, with a valid MAC."""
+    """Builds the contents of a file for a plausible conversation, with a valid MAC."""
     n = len(tokens)
     numbers = (0, 0x4C474145, 2, n, n, 2**31 - 1, 5, 2, 8, 3, 2, 0, 0, 1, 0, 40, n_bytes, n - 3, 24)
     header = HEADER.pack(*numbers, *[0] * 10)
@@ -148,7 +150,7 @@ def test_a_prompt_is_not_read_again_after_a_restart(
         assert again.timings.reused_n == n_again
         assert again.timings.draft_n == plain.timings.draft_n
         assert again.timings.draft_n_accepted == plain.timings.draft_n_accepted
-        # the text continues from the answer, or differs from it
+        # one text continues from the answer, and the other text differs from the answer
         for end, n in (([*prompt(), *plain.tokens, 50], N_PROMPT), ([*prompt(600), 41, 42, 43], n_left)):
             engine.clear()
             assert engine.generate(end, **sampling).timings.reused_n >= n
@@ -178,7 +180,9 @@ def test_the_text_behind_a_kept_prompt_is_that_without_drafts(pair: Models, fold
 
 @every_kind
 def test_rows_behind_a_checkpoint_have_the_bits_of_plain_decoding(pair: Models, folder: Path) -> None:
-    """The cells of a loaded window must keep their order, because attention adds in it."""
+    """Tests that rows behind a checkpoint have the bits of target-only decoding. The cells of a loaded window
+    must keep their order, because attention sums over cells in this order.
+    """
     options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "planner_cache": False}
     sampling = SAMPLED | {"ignore_eos": True, "max_tokens": 40, "n_probs": 1}
     ends = [prompt(), [*prompt(560), 41, 42, 43]]
@@ -218,7 +222,7 @@ def test_rows_are_used_only_if_their_dependencies_are_unchanged(
             assert engine.generate(prompt(), **GREEDY).timings.reused_n == 0, options
     with opened(n_ctx=2048) as engine:
         assert engine.generate(prompt(), **GREEDY).timings.reused_n == N_PROMPT - 1, "another length will do"
-    os.utime(models.target)  # a rewritten file also gets a new time
+    os.utime(models.target)  # a rewritten file also gets a new modification time
     with opened() as engine:
         assert engine.generate(prompt(), **GREEDY).timings.reused_n == 0
 
@@ -231,9 +235,9 @@ def test_a_continued_conversation_has_one_file(opened: Callable[..., Engine], fo
             prompt(),
             prompt(900),
             prompt(start=7),
-        ):  # the last prompt leaves the text of the others
+        ):  # the last prompt differs from the text of the others
             engine.generate(text, **GREEDY)
-            engine.shared.prompts.flush()  # because only one file is written at a time
+            engine.shared.prompts.flush()  # waits, because only one file is written at a time
     assert len(files(folder)) == 2, "short texts have none"
     with opened() as engine:
         assert engine.generate(prompt(), cache_prompt=False, **GREEDY).timings.reused_n == 0
@@ -243,8 +247,8 @@ def test_a_continued_conversation_has_one_file(opened: Callable[..., Engine], fo
 
 @pytest.mark.parametrize("pair", ["plain", "windowed", "hybrid"], indirect=True)
 async def test_slots_of_an_async_engine(kind: str, pair: Models, folder: Path) -> None:
-    """Runs more conversations than slots. Swapped-out conversations are stored in files at once, and all
-    others at the end.
+    """Runs more conversations than an async engine has slots. Swapped-out conversations are stored in files
+    at once, and all other conversations when the engine closes.
     """
     options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "exact": "off", "n_parallel": 2}
     texts = [prompt(start=5 * i) for i in range(4)]
@@ -286,8 +290,8 @@ async def test_a_generating_slot_is_not_saved(models: Models, folder: Path) -> N
 
 
 def test_caches_of_their_own_are_kept(pair: Models, folder: Path) -> None:
-    """llama.cpp cannot copy cells between separate caches, so sliding windows are only kept at the end of a
-    text.
+    """Tests conversations with separate caches. llama.cpp cannot copy cells between separate caches, so a
+    sliding window is only stored for the end of a text.
     """
     options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "separate_caches": True, "n_sequences": 2}
     longer = [*prompt(), *prompt(60, start=3)]
@@ -329,7 +333,7 @@ def test_no_damaged_file_is_used(cache: PromptCache) -> None:
     file = written(cache, prompt(LEAST), n_bytes=300)
     whole = file.read_bytes()
     look = [*prompt(LEAST), 1]
-    # a head of some 2,400 bytes: its MAC is checked first, so a sample is enough
+    # the head has some 2,400 bytes, and its MAC is checked first, so a sample of its bytes is enough
     places = {*range(64), *range(64, len(whole) - 600, 97), *range(len(whole) - 600, len(whole), 3)}
     damages = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in sorted(places)]
     damages += [
@@ -395,10 +399,10 @@ def test_sizes_are_checked_even_with_the_key(kind: str, opened: Callable[..., En
             saved(bytes(good.blob[:end]), is_sealed=False)
     with pytest.raises(ValueError, match="correct checksum"):
         saved(bytes(good.blob[:-1]) + b"\xff", is_sealed=False)
-    # tokens of an image, which may stand for another image in the other process
+    # in another process, the tokens of an image may stand for another image
     with pytest.raises(ValueError, match="tokens of images"):
         saved(bytes(good.blob[: HEADER.size]) + b"\xfb\xff\xff\xff" + bytes(good.blob[HEADER.size + 4 :]))
-    # the engine that loads the damaged files
+    # this engine loads the damaged files
     with opened(prompt_cache="") as engine:
         engine.generate(prompt(), **GREEDY)
         sequence = engine.default_session.slot
@@ -408,19 +412,19 @@ def test_sizes_are_checked_even_with_the_key(kind: str, opened: Callable[..., En
         unchecked.blob[:] = own.blob
         assert (unchecked.n_past, unchecked.tokens, core.SavedSequence(0).tokens) == (0, [], [])
         assert not sequence.restore(unchecked)
-        # n_past, n_draft_rows, first, n_replay, and tokens outside the vocabulary
+        # wrong values of n_past, n_draft_rows, first and n_replay, and tokens outside the vocabulary
         for at, value in [(4, 1), (4, 700), (6, 700), (6, 3), (9, 700), (11, -1), (11, 2000)]:
             with contextlib.suppress(ValueError):
                 assert not sequence.restore(saved(changed(own, at, value)))
         n_tokens = HEADER.size + 4 * len(own.tokens)
         ids = np.full(len(own.tokens), 2**30, np.int32).tobytes()
         assert not sequence.restore(saved(bytes(own.blob[: HEADER.size]) + ids + bytes(own.blob[n_tokens:])))
-        # bytes that llama.cpp itself refuses
+        # bytes that llama.cpp itself refuses to load
         header = HEADER.unpack(own.blob[: HEADER.size])
         n_target, random = header[N_TARGET], np.random.default_rng(1)
         assert not sequence.restore(saved(bytes(own.blob[:-n_target]) + random.bytes(n_target)))
         assert engine.generate(prompt(), **GREEDY).timings.reused_n == 0
-        # checkpoints with other bytes or another length
+        # checkpoints with wrong bytes or a wrong length
         for at in range(header[N_ENDS]):
             n, n_end, *behind = header[FIRST_END + 2 * at :]
             n_behind = n_target + sum(behind[1::2])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The reading under which a checkpoint drafts the target's own text best is found and used: the trained demo
-pair, written like checkpoints of trainers whose config contradicts the training.
+"""Tests that the converter finds and uses the reading under which a checkpoint drafts the target's own text
+best. The checkpoints are the trained demo drafter, written in the layouts of trainers whose config
+contradicts the training.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-    """Returns the demo drafter as canonical config and tensors: it was trained with theta 10000 on the
-    features R_2, R_7 and R_11.
+    """Returns the demo drafter as canonical config and tensors. The drafter was trained with theta 10000 on
+    the features R_2, R_7 and R_11.
     """
     draft = open_drafter(DRAFT, TARGET)
     spec = draft.spec
@@ -68,8 +69,8 @@ def trained() -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
 
 @pytest.fixture
 def write(trained: Any, tmp_path: Path) -> Write:
-    """`write(family, changed, **edit)`: writes a checkpoint of the demo drafter, with some tensors
-    changed.
+    """Returns a function `write(family, changed, **edit)` that writes a checkpoint of the demo drafter, with
+    some tensors changed.
     """
 
     def run(family: str, changed: dict[str, Any] | None = None, **edit: Any) -> Path:
@@ -99,8 +100,8 @@ def test_the_theta_of_the_training_is_found(write: Write, tmp_path: Path) -> Non
 
 
 def test_the_command_finds_the_layers_of_the_training(write: Write, tmp_path: Path) -> None:
-    """The command finds the layers of the training: the config has post-layer ids, although its family writes
-    boundary ids.
+    """Tests that the command finds the layers of the training. The config has post-layer ids, although its
+    family writes boundary ids.
     """
     checkpoint, out = write("speculators", **{IDS: [1, 6, 10]}), tmp_path / "out.gguf"
     args = [str(checkpoint), "--target", str(TARGET), "-o", str(out), "--json"]
@@ -123,8 +124,8 @@ def test_the_fed_back_state_of_the_training_is_found(write: Write, tmp_path: Pat
 
 
 def test_the_slots_of_a_block_drafter_are_found(tmp_path: Path) -> None:
-    """For DeepSpec's DFlash, llama.cpp's converter writes no key for the first drafting slot, which is the
-    anchor's slot.
+    """Tests that the slots of a block drafter are found. DeepSpec's DFlash drafts from the anchor's slot on,
+    but llama.cpp's converter writes no key for the first drafting slot.
     """
     silent, out = tmp_path / "silent.gguf", tmp_path / "out.gguf"
     rewrite(FIXTURES / "demo-dflash.gguf", silent, changed={"dflash_ex.sample_from_anchor": None})
@@ -136,7 +137,9 @@ def test_the_slots_of_a_block_drafter_are_found(tmp_path: Path) -> None:
 def test_a_block_drafters_file_without_a_window_is_reported(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """Other converters have published files without their sliding windows."""
+    """Tests the warning for a block drafter's file without a sliding window. Other converters have left the
+    windows out of published files.
+    """
     caplog.set_level("WARNING", "eaglecpp.native")  # another test may have changed the log level
     changed = {"eaglecpp.converter_version": None}
     lost = rewrite(FIXTURES / "demo-dflash2.gguf", tmp_path / "lost.gguf", changed=changed)
@@ -167,7 +170,9 @@ def test_a_target_that_fails_leaves_the_default_and_the_reason(tmp_path: Path) -
 
 
 def test_an_undecided_choice_without_default_is_refused(tmp_path: Path) -> None:
-    """The choice stays undecided, because no draft of random weights is accepted under any reading."""
+    """Tests that a choice without a default is refused if it stays undecided. With random weights, no draft
+    is accepted under any reading.
+    """
     target = make_target(tmp_path / "target")
     checkpoint = write_checkpoint(tmp_path / "in", "vllm", DraftShape(layers=(2, 5, 7)))
     said: list[str] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""All names of models, checkpoints and data sets have one grammar."""
+"""Tests the common syntax of names of models, checkpoints and data sets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tests the counters of results: names, definitions and sums."""
+"""Tests the counters of results: their names, definitions and sums."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""RPC servers: an invalid server is refused before ggml connects to it, because ggml would end the
-process.
+"""Tests RPC servers. eaglecpp refuses an invalid server before ggml connects to it, because ggml would end
+the process.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ Serve = Callable[[bytes], tuple[str, list[bytes]]]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """`serve(answer)`: listens, reads greetings, answers, hangs up; returns the endpoint and the received
-    bytes.
+    """Returns a function `serve(answer)` that starts a server. The server reads the greeting of each
+    connection, sends the answer and closes the connection. The function returns the server's endpoint and the
+    received bytes.
     """
     with contextlib.ExitStack() as servers:
 
@@ -124,15 +125,15 @@ def test_a_lost_server_is_reported_before_a_substitute_answers(serve: Serve) -> 
         return [why for _, its_relay, why in core.lost_rpc_servers() if its_relay == relay]
 
     with socket.create_connection((host, int(port)), timeout=60) as ggml, ggml.makefile("rb") as answers:
-        ggml.sendall(numbers.pack(14, 24) + bytes(24))  # hello
+        ggml.sendall(numbers.pack(14, 24) + bytes(24))  # the greeting
         assert answers.read(36) == answer(7, 0)
         assert lost() == []
-        ggml.sendall(numbers.pack(8, 24) + bytes(16) + (5).to_bytes(8, "little"))  # get_tensor: 5 bytes
+        ggml.sendall(numbers.pack(8, 24) + bytes(16) + (5).to_bytes(8, "little"))  # get_tensor of 5 bytes
         assert answers.read(13) == (5).to_bytes(8, "little") + bytes(5)
         assert len(lost()) == 1
-        # two commands are sent, and the first one, device_count, gets no answer
+        # two commands are sent, and the first command (device_count) gets no answer
         ggml.sendall(numbers.pack(6, 0) + numbers.pack(15, 0))
         assert answers.read(12) == (4).to_bytes(8, "little") + bytes(4)
     with socket.create_connection((host, int(port)), timeout=60) as ggml, ggml.makefile("rb") as answers:
         ggml.sendall(numbers.pack(14, 24) + bytes(24))
-        assert answers.read(36) == answer(7, 0)  # by the relay
+        assert answers.read(36) == answer(7, 0)  # this answer comes from the relay

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The target's sampler alone: after every combination of llama.cpp's samplers, eaglecpp's draw has
-llama.cpp's frequencies, and depends only on seed and position.
+"""Tests the target's sampler alone. After every combination of llama.cpp's samplers, eaglecpp draws tokens
+with llama.cpp's frequencies. A draw depends only on seed and position.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def params(seed: int = 1, rng: str = "coupled", **options: Any) -> SamplingParam
 
 
 def some_logits(n_vocab: int, seed: int = 5) -> NDArray[np.float32]:
-    """Returns logits with a dozen likely tokens, letters among them, so that grammars remove only some."""
+    """Returns logits with a dozen likely tokens. Some of them are letters, so grammars remove only some of
+    the likely tokens.
+    """
     rng = np.random.default_rng(seed)
     logits = rng.normal(0.0, 2.0, n_vocab)
     logits[rng.choice(np.arange(97, 123), 12, replace=False)] += 5.0
@@ -76,7 +78,9 @@ def chi2_most(n: int) -> float:
 
 
 def check_same(first: NDArray[np.float64], second: NDArray[np.float64]) -> None:
-    """Compares two samples of one distribution; tokens that are rare in both count together."""
+    """Checks that two samples come from the same distribution. Tokens that are rare in both samples are
+    counted together.
+    """
     both = first + second
     rare = both < 20
     first = np.append(first[~rare], first[rare].sum())
@@ -107,9 +111,7 @@ def test_our_draw_has_the_frequencies_of_llama_cpp(name: str, target: Target) ->
 
 
 def test_a_draw_depends_on_seed_and_position_only(target: Target) -> None:
-    """A draw does not depend on earlier draws or their number, because rows may be sampled again in any
-    order.
-    """
+    """Tests that a draw does not depend on earlier draws, because rows may be sampled again in any order."""
     logits = [some_logits(target.n_vocab, seed) for seed in range(40)]
     for options in (COMBINATIONS["defaults"], OFF, COMBINATIONS["xtc"], COMBINATIONS["grammar"]):
         options = {"temperature": 1.2} | options
@@ -146,8 +148,8 @@ def test_a_sampler_without_a_model_refuses_options_that_need_one() -> None:
 
 
 def test_the_infill_sampler_ends_at_any_likely_end_token(target: Target, models: Models) -> None:
-    """The infill sampler ends if an end token has at least 1 / (3 n) of the probability of the n other
-    tokens.
+    """Tests that the infill sampler chooses an end token if an end token has at least 1 / (3 n) of the total
+    probability of the n other tokens.
     """
     end = int(GGUFReader(models.target).fields["tokenizer.ggml.eos_token_id"].contents())
     logits = np.full(target.n_vocab, -20.0, dtype=np.float32)
@@ -162,8 +164,8 @@ def test_the_infill_sampler_ends_at_any_likely_end_token(target: Target, models:
 
 
 def test_a_second_thread_is_refused() -> None:
-    """While one thread draws without the GIL, a call by a second thread would change the sampler's state, so
-    it is refused.
+    """Tests that a call by a second thread is refused. While one thread draws without the GIL, the second
+    thread would change the sampler's state.
     """
     sampler, logits = Sampler(sampling_params(), 1000), np.linspace(0, 1, 1000, dtype=np.float32)
     alone = sampler.count(logits, 0, N_DRAWS)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The grammar of a JSON schema matches exactly the values of the schema, or the schema is refused. The cost
-of a grammar grows with the schema's text.
+"""Tests JSON schemas. Either the grammar of a schema matches exactly the schema's values, or the schema is
+refused. The cost of the grammar grows with the length of the schema.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ HALF = {"type": "string", "pattern": "^" + "a" * (PATTERN_CHARS // 2) + "$"}
             ['{"a":2}'],
         ),
         ({"type": "string", "pattern": "^(?=a)$"}, ['"b"'], ["1"]),
-        ({"pattern": r"^a($|/)+$"}, ['"b"'], ["1"]),  # an automaton has no look-around assertions
+        ({"pattern": r"^a($|/)+$"}, ['"b"'], ["1"]),  # llguidance's automaton has no look-around assertions
         ({"pattern": r"^a\bc$"}, ['"b"'], ["1"]),
         (
             {"properties": {"a": {"const": 1}}, "required": ["a", "b"]},
@@ -153,7 +153,7 @@ def test_an_unsupported_schema_is_refused_with_a_reason(schema: Any, text: str, 
 
 
 def chained(n: int, one: Any) -> dict[str, Any]:
-    """Returns nested schemas; `one` wraps a reference."""
+    """Returns schemas that refer to each other in a chain. `one` wraps a reference."""
     parts = {str(i): one({"$ref": f"#/$defs/{i + 1}"}) for i in range(n)}
     return {"$defs": parts | {str(n): {"type": "string"}}, "$ref": "#/$defs/0"}
 
@@ -177,7 +177,7 @@ JOINED: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", JOINED)
 def test_joined_and_chained_schemas_cost_little_or_are_refused(name: str, target: Target) -> None:
-    """Joined and chained schemas need little stack and time, or are refused."""
+    """Tests that joined and chained schemas either need little stack and time, or are refused."""
 
     def make() -> None:
         with contextlib.suppress(GrammarError):
@@ -235,8 +235,8 @@ COSTLY: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", COSTLY)
 def test_the_cost_of_a_schema_grows_with_its_text(name: str, target: Target) -> None:
-    """The cost is time (many of these once took minutes, gigabytes or the process) and the size of the
-    grammar.
+    """Tests that the cost of a schema grows with its length. The cost is the time and the size of the
+    grammar. In former versions, many of these schemas took minutes or gigabytes, or ended the process.
     """
     start = time.process_time()
     sampler = make_sampler(target, grammar=resolve_grammar(json_schema=COSTLY[name]) or "")

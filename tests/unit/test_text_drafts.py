@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Drafts from the text itself: options, reports and refusals. `tests/parity/test_text.py` shows that they
-change no token.
+"""Tests drafts from the text itself: options, reports and refusals. `tests/parity/test_text.py` tests that
+these drafts change no token.
 """
 
 from __future__ import annotations

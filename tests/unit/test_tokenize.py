@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Texts to tokens: llama.cpp's own ids, in linear time, only as many as requested, and without blocking other
-Python threads.
+"""Tests tokenization. The ids equal llama.cpp's. Tokenizing takes linear time, returns at most the requested
+number of tokens, and does not block other Python threads.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from helpers.vocabularies import SPECIALS, write_bpe, write_spaced_bpe, write_sp
 pytestmark = pytest.mark.alone  # measures time
 
 PRE = ("gpt-2", "default", "qwen2", "llama-bpe", "smollm", "tekken")
-# pre-tokenizers for which llama.cpp has no code, only a regular expression
+# pre-tokenizers that llama.cpp implements only by a regular expression
 STD_REGEX = ("tekken", "deepseek-v3", "gpt-4o")
-N_TEXTS = {"tekken": 25}  # fewer texts, because llama.cpp compiles the pattern for every text
+N_TEXTS = {"tekken": 25}  # fewer texts, because llama.cpp compiles the regular expression for every text
 PARTS = (
     *(*SPECIALS, "<|im_", "|>", "<|", "</s>", "<s>", "<unk>", "<|endoftext|", "<|bos|>", "<b", "b>", "_"),
     *("\n", "\r\n", " ", "   ", "\t", "the", " and", "word", "Aa", "aaaa", "1", "1234567", "'s", "'", "!?"),
@@ -61,8 +61,8 @@ MODELS: dict[str, Callable[[Path], Path]] = {
     "spaced bpe": lambda folder: write_spaced_bpe(folder / "spaced.gguf"),
     "spm": lambda folder: write_spm(folder / "spm.gguf"),
     "spm, stripping": lambda folder: write_spm(folder / "phi.gguf", "phi-3"),
-    # special tokens of equal length, of which one begins as the other ends; llama.cpp does not guarantee
-    # their order
+    # Special tokens of equal length, where the beginning of one token is the end of the other. llama.cpp does
+    # not guarantee which token it finds first.
     "overlapping": lambda folder: write_bpe(folder / "overlap.gguf", "gpt-2", ("aab", "baa")),
 }
 
@@ -100,8 +100,8 @@ def test_the_ids_equal_llama_cpps_up_to_the_requested_number(
     ids=["special tokens", "spaces", "'s", "words", "lines"],
 )
 def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised(text: str) -> None:
-    """A prompt that cannot fit is refused before it is tokenized; the longest of these took llama.cpp 98
-    seconds.
+    """Tests that a prompt that cannot fit into the context is refused before it is tokenized. llama.cpp takes
+    98 seconds to tokenize the longest of these prompts.
     """
     with Engine.open(TARGET, n_ctx=1024, n_threads=1, exact="off") as engine:
         engine.generate("a", max_tokens=1)
@@ -136,8 +136,8 @@ def test_a_long_word_does_not_overflow_the_stack(pre: str, tmp_path: Path) -> No
 
 def lets_others_run(work: Callable[[], object]) -> bool:
     """Returns True if another Python thread runs during `work`. Thread switching is disabled, so the other
-    thread runs only if `work` releases the GIL. Several tries may be needed until the system wakes it in
-    time.
+    thread runs only if `work` releases the GIL. The function tries several times, because the system may wake
+    the other thread too late.
     """
     old = sys.getswitchinterval()
     sys.setswitchinterval(1000.0)
@@ -146,7 +146,7 @@ def lets_others_run(work: Callable[[], object]) -> bool:
             gate, ran = threading.Lock(), []
             gate.acquire()
             other = threading.Thread(target=lambda gate=gate, ran=ran: ran.append(gate.acquire()))  # type: ignore[misc]
-            other.start()  # returns once the thread waits at the gate, or is about to
+            other.start()  # returns when the thread waits at the gate or is about to wait
             time.sleep(0.01)
             gate.release()
             work()
@@ -178,8 +178,8 @@ def test_other_threads_run_while_a_model_opens_and_closes() -> None:
 
 
 def test_an_engine_may_be_closed_while_a_thread_tokenises() -> None:
-    """If an engine is closed while a thread tokenizes, the thread gets its tokens, and the engine is not
-    freed before.
+    """Tests closing an engine while a thread tokenizes. The thread gets its tokens, and only then the engine
+    is freed.
     """
     data = b"def join(paths): return 1\n" * 40_000
     engine = Engine.open(TARGET, n_ctx=64, n_threads=1, exact="off")

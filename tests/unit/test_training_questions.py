@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The training questions of SmolLM2's drafter contain none of the benchmark's questions."""
+"""Tests that the training questions of SmolLM2's drafter contain none of the benchmark's questions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def measured() -> Iterator[str]:
 
 
 def overlap(one: frozenset[str], other: frozenset[str]) -> float:
-    """Returns the shared words over all words of two questions."""
+    """Returns the number of words that two questions share, divided by the number of words in either
+    question.
+    """
     return len(one & other) / max(len(one | other), 1) if len(one & other) > 1 else 0.0
 
 
@@ -54,6 +56,7 @@ def test_no_benchmark_question_was_trained_on(path: Path) -> None:
         for text in entry.get("turns") or [entry["prompt"]]:
             words = content(text)
             for question, known in asked.items():
-                # follow-up questions consist of a few common words
+                # follow-up questions consist of a few common words, so at least three shared words are
+                # required
                 enough = len(words & known) > 2
                 assert not enough or overlap(words, known) < 0.5, f"{path.name}: {text!r}, {question!r}"

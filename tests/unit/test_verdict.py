@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Tests the report on the benefit of drafting and kernels on this machine, and the recorded answers on which
-it is based.
+"""Tests the report on how much drafting and kernels gain on this machine, and the recorded answers on which
+the report is based.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from helpers.models import Models
 
 
 def report(rows: dict[int, float], tokens: dict[int, float], draft_ms: float = 1.0) -> dict[str, Any]:
-    """Returns a `plan_report` of chains: milliseconds by number of rows, and tokens per round by number of
-    nodes.
+    """Returns a `plan_report` of a planner that drafts chains. rows: milliseconds of a batch by number of
+    rows. tokens: tokens per round by number of nodes.
     """
     chains = [
         {"nodes": n, "depth": n, "tokens": t, "ms": rows[n + 1] + draft_ms * n} for n, t in tokens.items()
@@ -50,8 +50,8 @@ def report(rows: dict[int, float], tokens: dict[int, float], draft_ms: float = 1
             {"pays": False, "n_rows": 4, "most": 2.6 - 0.06},
             ("takes 3.0 times as long as one", "it pays below 2.5 times"),
         ),
-        # Noise must not make a draft faster than its tokens: here a batch of four takes half the time of one
-        # row.
+        # Noise must not predict a speed-up above the tokens per round. Here the measured time of a batch of
+        # four rows is half the time of one row.
         ({1: 10.0, 4: 5.0}, {3: 2.3}, 0.0, {"n_rows": 4, "speed": 2.3}, ("takes no longer than one on",)),
     ],
 )  # fmt: skip
@@ -110,7 +110,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_doctor_run_and_bench_report_the_same(
     models: Models, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eaglecpp.bench.strategies._STEADY", 1e9)  # this machine may be busy
+    monkeypatch.setattr("eaglecpp.bench.strategies._STEADY", 1e9)  # accepts any noise
     monkeypatch.setattr("eaglecpp.bench.strategies._NOISE", 1e9)
     sizes = ["-t", "1", "-c", "512"]
     pair = [str(models.target), "--draft", str(models.draft)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tests which lines count as code."""
+"""Tests which lines tests/weights.py counts as code."""
 
 from __future__ import annotations
 

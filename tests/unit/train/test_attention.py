@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Compares merged attention with the dense definition: outputs and every gradient."""
+"""Compares the outputs and all gradients of merged attention with those of dense attention."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def test_merged_equals_dense_in_output_and_gradients(lengths: tuple[int, ...], n
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_chosen_rows_see_the_same_as_among_all(dtype: torch.dtype) -> None:
-    """Tests chosen rows of the first and the third of three samples."""
+    """Tests that chosen rows see the same rows as in a computation of all rows. The chosen rows belong to the
+    first and the third of three samples.
+    """
     n_later, lengths, rows = 2, (9, 3, 6), torch.tensor([0, 3, 4, 8, 13, 17])
     layout = Layout(lengths, (4, 0, 2), torch.tensor([0, 3, 4, 8, 1, 5]))
     q, k0, v0, *later = (x.detach() for x in step_inputs(18, n_later, dtype))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Block drafters in training: the rows that a block sees, the anchors, and learning."""
+"""Tests the training of block drafters: the rows that a block sees, the anchors, and learning."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def make_model(rank: int = 8, *, causal: bool = False, **form: Any) -> BlockMode
 
 
 def test_a_block_sees_the_text_before_its_anchor_and_nothing_else() -> None:
-    """A block must not see later features, other blocks, or the other sample."""
+    """Tests that a block sees the text before its anchor, but neither later features, nor other blocks, nor
+    the other sample.
+    """
     model, samples = make_model(), [make_sample(12, 1), make_sample(9, 2)]
     batch = make_batch(samples, draft_ids(), SIZE, CPU, every=1, has_blocks=True)
     batch.features.requires_grad_()
@@ -89,7 +91,9 @@ def test_anchors_are_drawn_anew_and_the_same_in_a_resumed_run() -> None:
     ("rank", "form"), [(0, {}), (8, {}), (0, {"anchor_first": False, "conv": (2, 16), "selector": (8, 5)})]
 )
 def test_it_learns_texts_by_heart(rank: int, form: dict[str, Any]) -> None:
-    """Random labels over random features: the model can only be right by memorising these texts."""
+    """Tests learning with random labels over random features, so the model can only be right if it memorises
+    these texts.
+    """
     model = make_model(rank, **form)
     source = Samples([make_sample(16, seed) for seed in range(2)])
     method = TrainingTimeTest(model, draft_ids(), model.block.n_drafts, 1)
@@ -105,7 +109,9 @@ def test_it_learns_texts_by_heart(rank: int, form: dict[str, Any]) -> None:
 
 
 def test_the_confidence_head_estimates_the_acceptance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The confidence head learns to estimate the acceptance of a fixed drafter from the drafter's states."""
+    """Tests that the confidence head learns to estimate the acceptance of a fixed drafter from the drafter's
+    states.
+    """
     model, batch = make_model(), make_batch([make_sample(40, 1)], draft_ids(), SIZE, CPU)
     assert model.confidence is not None
     loss_of, errors = model.further_loss, list[float]()
@@ -124,7 +130,7 @@ def test_the_confidence_head_estimates_the_acceptance(monkeypatch: pytest.Monkey
         (sums.loss / sums.weight).backward()
         optimizer.step()
     assert errors[-1] < 0.3 * errors[0], errors[::20]
-    # the loss also trains the drafter to be confident
+    # in a real training, the loss also trains the drafter to be confident
     states = torch.randn(3, 40, requires_grad=True)
     none = torch.zeros(3)
     loss = loss_of(states, torch.rand(3), Labels(none, none, none, torch.ones(3), 0, "lk", None))

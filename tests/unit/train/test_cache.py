@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The feature cache returns what was captured, and a kill only loses an unfinished capture. The cache of
-another target is refused.
+"""Tests the feature cache. It returns the captured samples, loses only an unfinished capture if the process
+is killed, and refuses the cache of another target.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def captures(folder: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def filled(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A complete cache, which tests must not change."""
+    """Captures a complete cache, which tests must not change."""
     folder = tmp_path_factory.mktemp("cache") / "filled"
     open_source(models.target, conversations(), folder, model=MODEL).close()
     return folder

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Conversations in which the target writes both sides; a conversation does not depend on the other
+"""Tests conversations in which the target writes both sides. A conversation does not depend on the other
 conversations of a run.
 """
 
@@ -25,7 +25,8 @@ from eaglecpp.train.capture.converse import ConverseSettings, Frame, converse, q
 from eaglecpp.train.data import texts as data
 from helpers.models import Models
 
-# The tiny target rarely ends a turn, so turns are short and questions come from the lists, which always end.
+# The tiny target rarely ends a turn, so turns are short. Questions come from the lists, because listed
+# questions always end.
 SETTINGS = ConverseSettings(
     seed=3, own_questions=0.3, follow_ups=0.8, turns=(0.3, 0.7), question_tokens=40, answer_tokens=16
 )
@@ -59,7 +60,7 @@ def test_every_conversation_is_written_or_left_out_for_a_reason(written: Path) -
 
 
 def test_answers_are_the_targets_continuation(engine: Engine, written: Path) -> None:
-    """Checks that answers continue the conversation, with greedy answers, which need no seed."""
+    """Checks that answers are the target's continuation of the conversation. Greedy answers need no seed."""
     out = written.with_name("greedy.jsonl")
     converse(engine, out, N, replace(SETTINGS, temperatures=((0.0, 1.0),), own_questions=0.0))
     n_compared = 0
@@ -96,7 +97,7 @@ def test_more_conversations_can_be_added_later(engine: Engine, written: Path, tm
     out.write_bytes(written.read_bytes())
     steps: list[tuple[int, int, int]] = []
     report = converse(engine, out, N + 3, SETTINGS, lambda *step: steps.append(step))
-    # several conversations are in progress before the first one is finished
+    # the run reports tokens of unfinished conversations before the first conversation is finished
     assert max(n_tokens for n_done, _, n_tokens in steps if n_done == N) > 0
     assert report.n_before == sum("tokens" in entry for entry in entries(written).values())
     assert out.read_bytes().startswith(written.read_bytes())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Training data: the tokens of a chat that have loss, texts, and errors for invalid files."""
+"""Tests training data: which tokens of a chat have loss, plain texts, and errors for invalid files."""
 
 from __future__ import annotations
 
@@ -104,27 +104,27 @@ OPEN = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
-        # as in Qwen3's template: only the last answer gets an empty thought
+        # as in Qwen3's template, in which only the last answer gets an empty thought
         (
             "{% for m in messages %}" + BEGIN + "{% if m.role == 'assistant' and loop.last %}<think></think>"
             "{% endif %}{{ m.content }}" + END + OPEN,
             ["one of the men<|im_end|>", "<think></think>\n how old<|im_end|>"],
         ),
-        # as in DeepSeek-R1's template, whose prompt ends in an opened thought, which finished turns lack.
-        # "\n" of the template and of the answer are the same text; only the tokens distinguish them, and the
-        # tokens agree up to this point
+        # as in DeepSeek-R1's template, whose prompt ends in an opened thought that finished turns lack. The
+        # template's "\n" and the answer's "\n" are the same text, so only the tokens distinguish them. The
+        # tokens agree up to this point.
         (
             "{% for m in messages %}" + BEGIN + "{{ m.content }}<|im_end|>{% endfor %}"
             "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}",
             ["one of the men<|im_end|>", " how old<|im_end|>"],
         ),
-        # without an end token, a turn ends at the end that the template prints
+        # if there is no end token, a turn ends at the end that the template prints
         (
             "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
             "{% if add_generation_prompt %}[assistant]{% endif %}",
             [" one of the men\n", " \n how old\n"],
         ),
-        # the template hides the question, so no turn is found instead of a guessed one
+        # the template hides the question, so the turns cannot be found, and no turn is guessed
         ("{% for m in messages[-1:] %}{{ m.content }}" + END + OPEN, []),
     ],
     ids=["rewrites older answers", "opens a thought", "no end token", "hides the question"],
@@ -148,7 +148,7 @@ def test_a_template_with_the_date_gives_the_same_tokens_on_every_day(engine: Eng
 
 
 def test_the_end_of_a_prompt_is_known(tmp_path: Path, engine: Engine) -> None:
-    """The end of a prompt must be known, because answers to one prompt must not be on both sides of the
+    """Tests that the end of a prompt is known. Answers to one prompt must not be on both sides of the
     split.
     """
     said = [chat(*TALK[:2], ("assistant", words)) for words in ("one of the men", "nobody")]
@@ -163,7 +163,7 @@ def test_the_end_of_a_prompt_is_known(tmp_path: Path, engine: Engine) -> None:
 
 
 def test_without_a_template_the_format_of_the_vocabulary_is_used(tmp_path: Path, base_model: Path) -> None:
-    with open_tokenizer(base_model) as engine:  # the base model's vocabulary has ChatML's tokens
+    with open_tokenizer(base_model) as engine:  # the vocabulary of the base model has ChatML's tokens
         (one,) = data.load([write_lines(tmp_path / "a.jsonl", chat(*TALK))], engine, 512).conversations
         assert (
             texts_of_turns(engine, one.tokens.tolist(), one.turns.tolist())[0] == "one of the men<|im_end|>"
@@ -290,12 +290,12 @@ def test_the_held_out_part_does_not_depend_on_order(rng: np.random.Generator) ->
     shuffled = [conversations[i] for i in rng.permutation(300)]
     parts = [data.split(order)[1] for order in (conversations, shuffled)]
     first, second = ([data.token_hash(one.tokens) for one in part] for part in parts)
-    assert first == second == sorted(first)  # the first conversations are a sample of every file
+    assert first == second == sorted(first)  # the first conversations must be a sample of every file
     assert len(first) == 6
 
 
 def answers(prompts: list[list[int]], n_each: int) -> list[TrainText]:
-    """Returns `n_each` answers to each prompt."""
+    """Returns `n_each` answers to each prompt as conversations."""
     said = [[*prompt, 90 + n, 7] for prompt in prompts for n in range(n_each)]
     turns = [[0] * len(prompt) + [1, 1] for prompt in prompts for _ in range(n_each)]
     return [
@@ -316,8 +316,8 @@ def test_answers_to_one_prompt_are_all_held_out_or_none() -> None:
 
 @pytest.mark.parametrize("n_prompt", [4, 12])
 def test_texts_that_begin_alike_can_still_be_held_out(n_prompt: int) -> None:
-    """Texts with a common beginning can be held out if the beginning is too short for a prompt, or if all
-    texts have the same prompt.
+    """Tests that texts with a common beginning can be held out, if the beginning is too short to be a prompt,
+    or if all texts have the same prompt.
     """
     train, held_out = data.split(answers([list(range(n_prompt))], 100), 0.1)
     assert (len(train), len(held_out)) == (90, 10)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Compares the acceptance that an evaluation reports with counts by hand."""
+"""Compares the acceptance that an evaluation reports with acceptance that is counted by hand."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from helpers.training import N_VOCAB, SPEC, Samples, draft_ids, make_sample
 
 
 class Scripted(DraftModel):
-    """A model with scripted hits: `script[row]` is the number of hits in the chain from anchor `row`. Every
-    depth after a miss is a hit again, which must not count.
+    """A model with scripted accepted drafts: `script[row]` is the number of accepted drafts in the chain from
+    anchor `row`. After the first rejected draft all deeper drafts are right, but must not count.
     """
 
     script: dict[int, int]
@@ -29,20 +29,22 @@ class Scripted(DraftModel):
 
 def test_a_round_starts_after_the_accepted_tokens_of_the_previous_one() -> None:
     model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
-    # Entries of rows at which no round starts must not matter. The last two rows are too near the end for a
-    # chain of three, and the last row for a chain of two.
+    # The entries of rows at which no round starts must not matter. The last two rows are too near the end for
+    # a chain of three drafts, and the last row is too near the end for a chain of two drafts.
     model.script = {0: 1, 1: 3, 2: 0, 3: 3, 4: 3, 5: 0, 6: 0, 7: 1}
     source = Samples([make_sample(10, seed=1)])
     found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0], depth=3, n_tokens=64)
-    # Rounds start at row 0 (one draft accepted), 2 (none), 3 (all three), and 7, at which only one draft is
-    # possible.
+    # Rounds start at row 0 (one accepted draft), row 2 (no accepted draft), row 3 (three accepted drafts),
+    # and row 7 (only one draft is possible).
     assert found.n_rounds == 4
     assert found.rates == pytest.approx((3 / 4, 1 / 2, 1 / 1))
     assert found.length == pytest.approx(1 + 5 / 4)
 
 
 def test_an_unreached_depth_gets_the_rate_of_the_previous_one() -> None:
-    """The planner starts from the reported rates, and an untried depth must not look useless."""
+    """Tests that an unreached depth gets the rate of the previous depth. The planner starts from the reported
+    rates, and an untried depth must not look useless.
+    """
     model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
     model.script = {0: 1, 1: 0, 2: 1, 3: 0, 4: 0, 5: 0, 6: 0, 7: 0}
     source = Samples([make_sample(10, seed=1)])
@@ -58,13 +60,13 @@ def test_an_unreached_depth_gets_the_rate_of_the_previous_one() -> None:
 
 def test_each_answer_is_evaluated_separately() -> None:
     model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
-    # two samples of one batch, each with two answers: tokens 2..5 and 8..11; rows 1..3 and 7..9 count
+    # The batch has two samples, each with two answers (tokens 2..5 and 8..11). Rows 1..3 and 7..9 count.
     turns = [0, 0, 1, 1, 1, 1, 0, 0, 2, 2, 2, 2]
     script = {1: 2, 2: 0, 3: 0, 7: 0, 8: 0, 9: 1}
     model.script = {row + 12 * b: n for b in (0, 1) for row, n in script.items()}
     source = Samples([make_sample(12, seed=seed, turns=turns) for seed in (1, 2)])
     found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0, 1], depth=2, n_tokens=64)
-    # rounds start at rows 1, 7, 8 and 9; the first round covers its whole answer
+    # in each sample, rounds start at rows 1, 7, 8 and 9; the round at row 1 covers the whole first answer
     assert found.n_rounds == 2 * 4
     assert found.length == pytest.approx(1 + 3 / 4)
 

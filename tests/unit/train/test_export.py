@@ -63,7 +63,9 @@ def make_model(
     noise: float = 0.3,
     n_layers: int = 1,
 ) -> tuple[DraftModel, DraftVocabulary]:
-    """Returns a drafter started from the target, with noise, so that no weight has a special value."""
+    """Returns a drafter that starts from the target's weights, with noise, so that no weight has a special
+    value.
+    """
     file = read_gguf(target.gguf)
     n_vocab = target.n_vocab
     ids = np.arange(n_vocab) if whole else np.arange(0, n_vocab, 2)
@@ -105,7 +107,7 @@ def test_the_engine_computes_the_trained_model_up_to_the_types_rounding(
     model, vocab = make_model(target, **form)
     report = export(tmp_path, target, model, vocab, kind)
     assert report.spec.n_layers == form.get("n_layers", 1)
-    # llama.cpp would shift DFlash's slots by one
+    # llama.cpp would shift DFlash's slots by one, so DFlash gets another architecture name
     stock = {"dspark": "dflash", "dflash": "dflash_ex", "dflash2": "dflash"}
     plain = "eagle3" if form == {"family": "eagle3"} else "eagle31"
     assert report.spec.architecture == stock.get(form.get("family", ""), plain)
@@ -154,7 +156,7 @@ def test_a_shared_head_is_only_in_the_checkpoint(tmp_path: Path, target: TinyTar
     stored = load_file(tmp_path / "model.safetensors")
     head = torch.from_numpy(target.weights["lm_head.weight"])
     torch.testing.assert_close(stored["lm_head.weight"], head.to(torch.bfloat16))
-    assert not {"d2t", "t2d"} & stored.keys()  # vLLM refuses them
+    assert not {"d2t", "t2d"} & stored.keys()  # vLLM refuses d2t and t2d
     assert 0 < check_engine(report, tmp_path, target.gguf, model, vocab, sample) < 1e-3
 
 
@@ -163,8 +165,12 @@ def test_the_checkpoint_has_the_names_and_keys_that_others_read(tmp_path: Path, 
     write_checkpoint(tmp_path, model, vocab, {"by": "test"}, own_embedding=False)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLMEagle3"]
-    assert config["eagle_aux_hidden_state_layer_ids"] == [2, 4, 5]  # vLLM: boundary ids
-    assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 3, 4]  # SGLang adds one
+    assert config["eagle_aux_hidden_state_layer_ids"] == [2, 4, 5]  # vLLM reads boundary ids
+    assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [
+        1,
+        3,
+        4,
+    ]  # SGLang adds one to each id
     assert (config["fc_norm"], config["norm_output"]) == (True, True)
     assert config["max_position_embeddings"] == target.spec.n_ctx
     assert config["rope_theta"] == 10000.0 and config["rms_norm_eps"] == 1e-5
@@ -189,7 +195,7 @@ def test_a_checkpoint_read_back_is_the_model_rounded_to_bf16(
     expected = replace(model.spec, family=draft.spec.family, layer_ids_rule=draft.spec.layer_ids_rule)
     assert replace(draft.spec, sliding_layers=()) == expected
     nested = json.loads((tmp_path / "config.json").read_text()).get("dflash_config", {})
-    assert (family == "dflash2") == ("selector_top_k" in nested)  # vLLM and SGLang look for the key here
+    assert (family == "dflash2") == ("selector_top_k" in nested)  # vLLM and SGLang look for this key here
     state = from_checkpoint(draft)
     for name, p in model.named_parameters():
         torch.testing.assert_close(state[name], p.detach().to(torch.bfloat16).float(), rtol=0, atol=0)
@@ -208,8 +214,8 @@ def test_a_new_drafter_starts_with_the_targets_head_and_norm(target: TinyTarget)
 
 
 def test_the_layer_starts_as_the_targets_last_block(arch: str, tmp_path: Path) -> None:
-    """The first layer starts as the target's last block in the form of checkpoints, without the RoPE order of
-    GGUF rows.
+    """Tests that the first layer starts as the target's last block. Its rows are in the order of checkpoints,
+    not in the RoPE order of GGUF files.
     """
     target = make_target(tmp_path, TargetSpec.of(arch, n_layers=7))
     file = read_gguf(target.gguf)
@@ -237,7 +243,7 @@ def test_new_layers_change_nothing_until_they_are_trained(target: TinyTarget, sa
         for found, expected in zip(three.logits(batch), one.logits(batch), strict=True):
             assert torch.equal(found, expected)
     three(batch).loss.backward()
-    for layer in three.layers[1:]:  # the new layers can learn from the first step on
+    for layer in three.layers[1:]:  # the new layers must be able to learn from the first step on
         assert layer.o.grad is not None and layer.o.grad.any() and layer.down.grad.any()
     block = torch.from_numpy(target.weights["model.layers.7.mlp.gate_proj.weight"])
     assert torch.equal(added["layers.2.gate_up"][: len(block)], block)
@@ -263,7 +269,7 @@ def test_another_target_gives_a_random_layer(target: TinyTarget, monkeypatch: py
     start = from_target(file, spec, np.arange(target.n_vocab), seed=1)
     assert start.state["layers.0.down"].shape == (64, 96)
     assert any("random" in note for note in start.notes)
-    # Gemma's norm gave logits of +-50, from which the model learnt nothing
+    # with Gemma's norm, logits were +-50, and the model learnt nothing
     states = torch.randn(500, spec.hidden_size, generator=torch.Generator().manual_seed(1))
     logits = states * start.state["norm"] @ start.state["head"].T
     assert 1 < logits.std() < 6
@@ -282,8 +288,8 @@ def test_rope_scaling_survives(tmp_path: Path, target: TinyTarget) -> None:
 def test_a_coarse_type_is_distinguished_from_wrong_arithmetic(
     tmp_path: Path, target: TinyTarget, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the rounding of the type does not explain the difference, a file in F16 shows whether the arithmetic
-    is wrong.
+    """Tests that a coarse type is distinguished from wrong arithmetic. If the type's rounding does not
+    explain a difference, the difference of an F16 file shows whether the arithmetic is wrong.
     """
     model, vocab = make_model(target)
     report = export(tmp_path, target, model, vocab, "Q8_0")

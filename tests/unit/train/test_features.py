@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Tests samples from the running target: compares labels with a full softmax, and features with the target's
-own.
+"""Tests samples from the running target: compares their labels with a full softmax, and their features with
+the features of a whole prompt.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eaglecpp.train.samples import TrainText
 from helpers.models import Models
 from helpers.tiny import TargetSpec, make_target, prompt_ids
 
-# caches are not rounded, because samples and whole prompts are split into different batches
+# The caches have full precision, because samples and whole prompts are split into different batches.
 MODEL = ModelOptions(n_threads=1, type_k="f32", type_v="f32", flash_attn="off")
 
 
@@ -93,7 +93,7 @@ def test_a_sample_equals_the_targets_output(models: Models, source: TargetSource
         expected = np.take_along_axis(full, sample.label_ids.astype(np.int64), 1)
         assert np.abs(sample.label_logp - expected).max() < 1e-3
         assert sample.label_logp.shape == (n_tokens, 64)
-    again = source.sample(1)  # whatever ran before
+    again = source.sample(1)  # the sample is the same, whatever ran before
     assert (again.features == source.sample(1).features).all()
 
 

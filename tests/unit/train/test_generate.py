@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Answers by the target are stored unchanged, and they are the same after an interruption."""
+"""Tests answers that the target generates for training. They are stored unchanged, and are the same after an
+interruption.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ PROMPTS = ["how old are you", "who let the man in", "and now", "how old are you"
 
 @pytest.fixture(scope="module")
 def engine(models: Models) -> Iterator[Engine]:
-    # one sequence for `engine.chat` and one for answers, which then come in the order of the prompts
+    # one sequence is for `engine.chat`, and one is for answers, which therefore come in the order of the
+    # prompts
     with Engine.open(models.target, n_ctx=256, n_threads=1, n_sequences=2) as engine:
         yield engine
 
@@ -68,7 +71,9 @@ def test_answers_equal_the_engines(engine: Engine, prompts: Path, tmp_path: Path
 def test_a_run_continues_after_a_partial_line(
     engine: Engine, prompts: Path, tmp_path: Path, n_cut: int, half: bytes
 ) -> None:
-    """A run continues after the partial line of a killed run, which may be longer than its replacement."""
+    """Tests that a run continues after the partial line of a killed run. The partial line may be longer than
+    the line that replaces it.
+    """
     out = tmp_path / "a.jsonl"
     generate(engine, out, [prompts], SAMPLING)
     whole = out.read_bytes()

@@ -91,7 +91,7 @@ def test_a_run_can_be_resumed_from_before_its_first_step(tmp_path: Path) -> None
 
 def test_an_interrupted_step_is_not_made(tmp_path: Path) -> None:
     class Impatient(Recorder):
-        """A reporter that asks to stop after the third step has begun."""
+        """A reporter that requests a stop after the third step has begun."""
 
         n_asked = 0
 

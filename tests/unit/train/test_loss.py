@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tests which rows have loss, and the gradient that the head loss computes itself."""
+"""Tests which rows have loss, and the gradient of the head loss, which the code computes itself."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from eaglecpp.train.fit.loss import Labels, Loss, counted_rows, head_loss
 def test_rows_count_while_all_their_tokens_are_in_one_answer() -> None:
     # prompt answer 1 user answer 2
     rows = counted_rows(np.array([0, 0, 0, 1, 1, 1, 1, 0, 0, 2, 2, 3, 3, 3], np.int16), 3)
-    # At step k, row p needs the tokens p+1 .. p+2+k in one turn, so the first row of answer 1 is the last row
-    # of the prompt.
+    # At step k, row p counts if the tokens p+1 .. p+2+k are in one turn. So the first row that counts for
+    # answer 1 is the last row of the prompt.
     assert [r.tolist() for r in rows] == [[2, 3, 4, 8, 10, 11], [2, 3, 10], [2]]
 
 
@@ -83,7 +83,7 @@ def test_a_part_of_the_vocabulary_estimates_the_loss_of_all_of_it(kind: Loss) ->
     expected = torch.autograd.grad(whole, [states, head])
     losses, overlaps, sums = [], [], [torch.zeros_like(states), torch.zeros_like(head)]
     for k in range(60):
-        # a label without mass, which makes the loss sample other tokens
+        # the label has no probability mass, so the loss samples other tokens
         label = torch.cat([ids, torch.full((40, 1), k)], 1)
         mass = torch.cat([p, torch.zeros(40, 1)], 1)
         part, hit, overlap = head_loss(states, [head], Labels(label, mass, best, weight, 200, kind))
@@ -106,6 +106,6 @@ def test_a_label_outside_the_sampled_tokens_has_no_mass() -> None:
     chosen, _, seen = loss_module._seen(40, labels)
     assert chosen[0] == 0 and seen.p[:2].all()
     assert (seen.best[2] < 0) == (1 not in chosen) == (seen.p[2, 0] == 0)
-    assert torch.equal(chosen, loss_module._seen(40, labels)[0])  # a resumed run must select the same tokens
+    assert torch.equal(chosen, loss_module._seen(40, labels)[0])  # a resumed run must choose the same tokens
     loss, *_ = head_loss(states, [head], Labels(ids, torch.ones(3, 1), ids[:, 0], torch.ones(3), 2))
     assert torch.isfinite(loss)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Compares training-time test with separate chains, in which the reference drafts from each anchor alone."""
+"""Compares training-time test, which trains all chains together, with a reference that drafts a separate
+chain from each anchor.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,7 @@ def test_a_shared_head_is_not_trained() -> None:
 
 @pytest.mark.parametrize("kind", ["eagle31", "eagle3", "eagle1", "both norms", "three layers, eagle3"])
 def test_left_out_rows_are_those_that_thinned_steps_leave_out(kind: str) -> None:
-    """A run over all rows and a run that computes only the counted rows leave out the same rows."""
+    """Tests that a run over all rows and a run over only the counted rows leave out the same rows."""
     model = random_model(KINDS[kind])
     n_aux = KINDS[kind].n_aux
     samples = [make_sample(26, 1, [0] * 5 + [1] * 21, n_aux=n_aux), make_sample(17, 2, n_aux=n_aux)]
@@ -120,7 +122,7 @@ def test_left_out_rows_are_those_that_thinned_steps_leave_out(kind: str) -> None
         same = replace(whole, counted=thin.counted, places=thin.counted, weights=thin.weights)
         results = [outcome(model, batch) for batch in (thin, same)]
         for found, expected in zip(*results, strict=True):
-            # EAGLE-1's chain has no norms, so its gradients are of the order of hundreds
+            # the chains of EAGLE-1 have no norms, so their gradients are of the order of hundreds
             atol = 1e-3 if kind == "eagle1" else 1e-5
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=atol)
         assert float(results[0][1]) == pytest.approx(float(model(whole).weight), rel=1e-5)
@@ -133,8 +135,8 @@ def test_left_out_rows_are_those_that_thinned_steps_leave_out(kind: str) -> None
 @pytest.mark.parametrize("chains", ["some", "none"])
 @pytest.mark.parametrize("n_steps", [1, 3])
 def test_rows_without_loss_are_not_run_and_change_nothing(n_steps: int, chains: str) -> None:
-    """Tests answers in the middle and at the end, texts without an answer, and an answer that is too short
-    for a chain.
+    """Tests that rows without loss are not computed and change nothing: with answers in the middle and at the
+    end, with texts without an answer, and with an answer that is too short for a chain.
     """
     model = random_model(KINDS["eagle31"])
     turns = ([0, 0, 1, 1, 1, 1, 1, 0, 0, 2, 2, 2], [0] * 7, [0, 0, 0, 1, 1], [0, 1, 1, 1, 1])

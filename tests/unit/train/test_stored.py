@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Quantisation-aware training: the model computes with the weights that its file will contain."""
+"""Tests quantisation-aware training, in which the model computes with the weights that its file will
+contain.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ COARSE = "Q4_0"
 
 
 def make_model(spec: DraftSpec = SPEC) -> DraftModel:
-    """Returns a model whose rows divide into the blocks of the type."""
+    """Returns a model whose rows can be divided into the blocks of the tensor type."""
     torch.manual_seed(1)
     spec = replace(spec, intermediate_size=64)
     return DraftModel(spec, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
@@ -38,7 +40,7 @@ def make_model(spec: DraftSpec = SPEC) -> DraftModel:
 def make_trainer(
     model: DraftModel, source: Samples, folder: Path, parts: tuple[range, range], n_steps: int, hyper: Hyper
 ) -> Trainer:
-    """Returns a trainer that computes with stored weights."""
+    """Returns a trainer that computes with the weights as stored in the file."""
     method, stored = TrainingTimeTest(model, draft_ids(), 2), StoredWeights(model, parse_type(COARSE))
     budget, limits = Duration(steps=n_steps), Limits(micro_tokens=1000)
     return Trainer(method, source, parts, folder, budget, hyper, limits, Recorder(), stored=stored)
