@@ -4,8 +4,8 @@
     python tests/empty_root.py [readme] [container]
 
 Each of the two parts gets a new root from debootstrap, with only the packages that the README or the
-Containerfile names. The program needs Linux, root, debootstrap and a Debian mirror, and changes no file
-outside the new roots. Each part compiles llama.cpp, which takes 15 minutes of processor time.
+Containerfile names. Needs Linux, root, debootstrap and a Debian mirror; changes no file outside the roots.
+Each part compiles llama.cpp, which takes 15 minutes of processor time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SUITE = "trixie"
 """Debian's release in the Containerfile."""
-COMPILER = "python3 python3-venv git g++"
+COMPILER = "python3-dev python3-venv git g++"
 """What the README says that its lines need."""
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 PAIR = "examples/demo_model/pair"
 
 
@@ -34,35 +35,44 @@ def checkout(folder: Path) -> None:
 
 
 class Root:
-    """A Debian system in a folder. The object also has the environment variables and the user with which
-    commands run.
-    """
+    """A Debian system in a folder, with the environment variables and the user for its commands."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.user = folder, "root"
-        self.variables = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LANG": "C.UTF-8"}
+        self.variables = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+            "LANG": "C.UTF-8",
+            "PYTHONUNBUFFERED": "1",
+        }
         command = ["debootstrap", "--variant=minbase", "--include=ca-certificates", SUITE, str(folder)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        # settings to reach the network from the root: host names, certificates, and pip's index
-        for name in ("/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt"):
+        # network settings of this machine: host names, certificates, and pip's index
+        for name in ("/etc/resolv.conf", CERTIFICATES):
             shutil.copy(name, folder / name.lstrip("/"))
-        self.variables |= {key: os.environ[key] for key in os.environ if key.lower().endswith("_proxy")}
+        own = {key: text for key, text in os.environ.items() if text == CERTIFICATES}
+        self.variables |= own | {key: os.environ[key] for key in os.environ if key.lower().endswith("_proxy")}
 
     def run(self, line: str) -> str:
-        """Runs a shell line in the root, with its own /proc and /dev, and returns its output."""
+        """Runs a shell line in the root, with its own /proc and /dev. Prints each line of the output with the
+        seconds since the start, and returns the output.
+        """
         print("+", line, flush=True)
         mounts = "mount -t proc proc proc && mount --rbind /dev dev && "
         inside = f'exec chroot --userspec={self.user} . sh -c "$1"'
         command = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", mounts + inside, "sh", line]
         variables = {"HOME": "/data" if self.user != "root" else "/root", **self.variables}
-        start = time.monotonic()
-        done = subprocess.run(
-            command, cwd=self.folder, env=variables, stdout=subprocess.PIPE, text=True, check=False
-        )
-        print(done.stdout[-2000:], f"({time.monotonic() - start:.0f} s)", flush=True)
-        if done.returncode != 0:
-            sys.exit(f"exit status {done.returncode}: {line}")
-        return done.stdout
+        start, output = time.monotonic(), ""
+        with subprocess.Popen(
+            command, cwd=self.folder, env=variables, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            for text in process.stdout:
+                output += text
+                print(f"{time.monotonic() - start:6.1f} s  {text[:100].rstrip()}", flush=True)
+        print(f"{time.monotonic() - start:6.1f} s  end", flush=True)
+        if process.returncode != 0:
+            sys.exit(f"exit status {process.returncode}: {line}")
+        return output
 
 
 def readme(folder: Path) -> None:
@@ -71,13 +81,16 @@ def readme(folder: Path) -> None:
     checkout(folder / "src")
     lines = re.findall(r"^python3 -m venv.*", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
     assert len(lines) == 2, lines
-    assert root.run(f"cd /src && export PIP_QUIET=1 && {lines[0]}").strip(), "no answer"
+    output = root.run(f"cd /src && {lines[0]}")
+    assert output.rpartition("Successfully installed")[2].partition("\n")[2].strip(), "no answer"
+    root.run("cd /src && du -sm .venv build . /root")
+    root.run("cd /src && .venv/bin/eaglecpp run smollm2 Hello -n 1 && times")
     root.run(f"cd /src && export PIP_QUIET=1 && {lines[1]}")
 
 
 def container(folder: Path) -> None:
-    """Follows the Containerfile line by line. Then requests an answer in the last stage, as the user of that
-    stage.
+    """Follows the Containerfile line by line. Then asks for an answer in the last stage, as that stage's
+    user.
     """
     text = (ROOT / "examples" / "serve" / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
     stages: dict[str, Root] = {}
@@ -120,7 +133,7 @@ def main() -> None:
     parts = {"readme": readme, "container": container}
     for name in sys.argv[1:] or parts:
         with tempfile.TemporaryDirectory(prefix="empty-root-") as folder:
-            parts[name](Path(folder) / "root" if name == "readme" else Path(folder))
+            parts[name](Path(folder) if name == "container" else Path(folder) / "root")
         print(f"{name}: ok", flush=True)
 
 
