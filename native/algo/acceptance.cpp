@@ -11,11 +11,11 @@ namespace eaglecpp {
 // --- acceptance model -----------------------------------------------------------------------------------------------
 
 namespace {
-constexpr double x_max = 8.0;  // clip of |logit| of a drafter probability
+constexpr double x_max = 8.0;  // limit of |logit| of a drafter probability
 constexpr double slope_min = 0.1, slope_max = 1.5;
 constexpr double slope_prior = 40.0;  // information of the prior slopes: about fifty labels of a confident drafter
-constexpr double clean_min = -8.0;    // clip of the log-probability before the noise
-constexpr double text_max = 7.0;      // clip of |text term|
+constexpr double clean_min = -8.0;    // lower limit of the log-probability before the noise
+constexpr double text_max = 7.0;      // limit of |text term|
 // Prior of the term for positions after one token that was not the drafter's first choice, and after several such
 // tokens. A parallel drafter proposes the right token at 22 % of these positions, and at 65 to 84 % of all other
 // positions (rmagur1203/vllm-ddtree docs/DDTREE-FINDINGS-EN.md).
@@ -24,7 +24,7 @@ constexpr double confidence_start = 0.3;
 constexpr double drift = 0.01;  // variance that a text term gains per label
 constexpr double variance_max = 2.0;
 constexpr double text_spread = 0.5;         // variance of text terms between texts
-constexpr double handed_over_max = 0.4;     // limit of the part of a text term that the drafter takes over
+constexpr double handed_over_max = 0.4;     // maximum part of a text term that moves into the drafter's terms
 constexpr double slack = 0.5, alarm = 5.0;  // CUSUM thresholds, in standard deviations
 
 double sigmoid(double z) {
@@ -144,7 +144,7 @@ void AcceptanceModel::Weight::learn(double error, double info, double x, double 
     value += error * x / (information + prior);
 }
 
-// Returns the inputs of one child at this site.
+// Returns the inputs of the model for one child at this site.
 AcceptanceModel::Signs AcceptanceModel::signs_of(const Candidate & child, double left, const DraftSite & site, int i) {
     const float logq = child.logq;
     const double confidence = std::isfinite(child.confidence) ? (double)child.confidence : 0.0;
@@ -209,7 +209,7 @@ void AcceptanceModel::learn(RequestKind kind, TextState & text, const DraftSite 
         }
         term.learn(error, info);
         n_labels_ += i == 0;
-        if (matched == i) break;  // no later sibling was compared with the target
+        if (matched == i) break;  // later siblings were not compared with the target
         left_q = left_after(children[i].logp, left_q);
     }
 }

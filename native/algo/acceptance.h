@@ -95,7 +95,7 @@ class AcceptanceModel {
     // a token does not depend on the drafts before this token.
     void expect(const std::vector<float> & rates, bool is_parallel = false);
 
-    // Ends the text: keeps part of the learned text terms, and resets `text` for the next one.
+    // Ends the text: moves part of the text terms into the drafter's own terms, and resets `text` for the next text.
     void end_text(RequestKind kind, TextState & text);
 
     // Computes a[0..n): a[i] is the probability that the target chooses children[i], given that the target reaches
@@ -129,13 +129,13 @@ class AcceptanceModel {
         void learn(double error, double information, double x, double memory, double prior);
     };
 
-    // Terms of the first children, or of all later children.
+    // Coefficients for first children, or for all later siblings.
     struct Side {
         Weight slope;
-        Weight clean;       // for the log-probability before the noise
-        Weight confidence;  // for the confidence head's logit
+        Weight clean;       // coefficient of the log-probability before the noise
+        Weight confidence;  // coefficient of the confidence head's logit
         std::array<Weight, n_deviated> deviated;
-        std::vector<Weight> offset;  // by depth for first children, by rank for later ones
+        std::vector<Weight> offset;  // indexed by depth for first children, by rank for later siblings
         double memory;               // decay of an offset's information per label
     };
 
@@ -149,12 +149,12 @@ class AcceptanceModel {
         Side later{{}, {}, {}, {}, std::vector<Weight>(n_rank_terms), 0.999};
     };
 
-    // Inputs of the probability of one child.
+    // Inputs of the model for one child.
     struct Signs {
-        double x;      // logit of the child's share of the probability that earlier siblings leave
+        double x;      // logit of the child's share of the probability that remains after earlier siblings
         double clean;  // the child's log-probability before the noise
         double confidence;
-        int offset;    // index by depth or rank
+        int offset;    // index into Side::offset
         int deviated;  // number of tokens that were not the first choice, as an index; -1 = no such token
     };
 
@@ -216,7 +216,7 @@ class MeanChances {
     static constexpr int n_depths = 12;
     static int row(int depth) { return std::clamp(depth, 1, n_depths) - 1; }
 
-    std::array<std::array<float, n_ranks>, n_depths> means_;  // [depth - 1][rank - 1]
+    std::array<std::array<float, n_ranks>, n_depths> means_;  // indexed by [depth - 1][rank - 1]
     std::array<int, n_depths> n_seen_{};  // [depth - 1]: number of nodes whose children were counted
 };
 

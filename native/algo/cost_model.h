@@ -13,19 +13,19 @@ namespace eaglecpp {
 // nodes of all conversations can be ranked together.
 class CostModel {
   public:
-    // Number of nodes to verify, and their gain minus their cost.
+    // Number of nodes to verify, and their total gain minus their cost.
     struct Selection {
         int n = 0;
         double gain = 0.0;
     };
 
-    // Computes the cost of adding 0 to n_max nodes to a batch of `n_rows` rows, in steps of `round_ms`; each of
-    // `n_waiting` conversations waits for the batch. n_times: 2 if accepted nodes must be run again. first_use: extra
-    // cost of a number of rows that this process has not run yet.
+    // Computes the cost of adding 0 to n_max nodes to a batch of `n_rows` rows, in target-only steps of `round_ms`
+    // milliseconds. Each of `n_waiting` conversations waits for the batch. n_times: 2 if accepted nodes must be run
+    // again. first_use: extra cost of a number of rows that this process has not run yet.
     void open(const CostTable & costs, int n_rows, int n_max, double round_ms, int n_waiting, double n_times,
               double first_use);
 
-    // Fixes the batch size at n rows: smaller trees are free, larger ones not allowed.
+    // Fixes the batch size at n rows: trees below this size are free, larger trees are not allowed.
     void fix_rows(int n);
 
     // Adds `cost` to every batch size except `n_last`, the number of rows of the last batch.

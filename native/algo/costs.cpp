@@ -69,7 +69,7 @@ constexpr double rate_slow = 0.06;   // learning rate of the slowdown
 constexpr double share_rate = 0.05;  // learning rate of each batch size's share of the runs
 constexpr double jump_min = 0.2;     // smallest median residual that counts as a change of the machine
 constexpr double jump_noise = 3.0;   // the median residual must also exceed this multiple of the mean residual
-constexpr int n_settled = 3;         // samples in this process that settle a price
+constexpr int n_settled = 3;         // number of samples in this process from which a price counts as settled
 constexpr int n_outliers_max = 3;    // more consecutive outliers than this mean a new price, not a stall
 constexpr double ms_least = 1e-6, ms_max = 1e7;
 }  // namespace
@@ -162,7 +162,7 @@ double StepCosts::jump() const {
     return std::max(jump_min, jump_noise * noise_);
 }
 
-// Detects a sudden change of the machine's speed: the last residuals agree on a different slowdown.
+// Detects a sudden change of the machine's speed: all recent residuals show nearly the same new slowdown.
 void StepCosts::learn_speed(double raw) {
     residuals_[n_residuals_++ % n_residuals] = raw;
     if (n_residuals_ < n_residuals) return;
@@ -229,8 +229,8 @@ void StepCosts::doubt_prices() {
 
 static constexpr double absurd = 20.0;  // multiple of the expected time; a longer time means a suspended process
 
-// Prior times of a commit and a draft step, as shares of a target-only round: an EAGLE drafter has one layer and a
-// head.
+// Assumed times of a commit and of a draft step, as shares of a target-only round. An EAGLE drafter has only one layer
+// and a head.
 static constexpr double commit_share = 0.08, step_share = 0.06;
 
 static double ema(double value, double sample, int n, double step_limit) {

@@ -23,7 +23,7 @@ namespace eaglecpp {
 // measured number is never exact.
 class RowCounts {
   public:
-    // Without measurements only a single row is exact.
+    // Makes an object without measurements, for which only a single row is exact.
     RowCounts() = default;
 
     void set(int n_rows, bool is_exact);
@@ -36,24 +36,24 @@ class RowCounts {
     // Returns the smallest exact number above n_rows, or 0.
     int next(int n_rows) const;
 
-    // Returns true if every number up to n_rows is exact.
+    // Returns true if every number of rows up to n_rows is exact.
     bool allows_all(int n_rows) const;
 
-    // Returns true if there is an exact number in (n_above, n_max].
+    // Returns true if there is an exact number in the range (n_above, n_max].
     bool allows_any(int n_above, int n_max) const { return largest(n_max) > n_above; }
 
-    // Formats the exact numbers, for example "1-3, 8", up to the largest measured number.
+    // Formats the exact numbers up to the largest measured number, for example "1-3, 8".
     std::string to_string() const;
 
     const std::vector<std::pair<int, bool>> & points() const { return points_; }
 
   private:
-    std::vector<std::pair<int, bool>> points_;  // number of rows, and whether it is exact; ascending
+    std::vector<std::pair<int, bool>> points_;  // pairs of a number of rows and whether it is exact, in ascending order
 };
 
 // --- median ---------------------------------------------------------------------------------------------------------
 
-// The lower median of the first n values, 1 <= n <= N.
+// Returns the lower median of the first n values, 1 <= n <= N.
 template <size_t N>
 double lower_median(std::array<double, N> values, int n) {
     for (int i = 1; i < n; ++i) {
@@ -77,29 +77,29 @@ class StepCosts {
   public:
     static constexpr int n_buckets = 28;
 
-    // slope: the prior curve is 1 + slope * (rows - 1)^0.8, in units of one row's price. has_slowdown: also learns the
-    // machine's current slowdown.
+    // slope: the prior curve is 1 + slope * (rows - 1)^0.8, in units of the price of one row. has_slowdown: also learns
+    // the machine's current slowdown.
     explicit StepCosts(double slope, bool has_slowdown = false) : slope_(slope), has_slowdown_(has_slowdown) {}
 
     static int bucket_of(int n_rows);
     static int rows_of(int bucket);
 
-    // Returns true if nothing was measured yet.
+    // Returns true if no step was measured yet.
     bool empty() const { return prices_[0] == 0.0; }
 
-    // Expected time of a step of n rows, without the machine's slowdown; 0 if nothing was measured.
+    // Returns the expected time of a step of n rows, without the machine's slowdown; 0 if no step was measured.
     double ms(int n_rows) const { return believed_[bucket_of(n_rows)]; }
 
-    // Current slowdown of the machine: the measured times divided by the prices, as one factor.
+    // Returns the current slowdown of the machine: the measured times divided by the prices, as one factor.
     double slowdown() const { return slowdown_; }
 
     // Lowest price of all larger row counts with enough samples; infinity if there are none.
     double least_ms(int n_rows) const;
 
-    // Prior price of n rows relative to one row.
+    // Returns the prior price of n rows relative to the price of one row.
     double prior_ratio(int n_rows) const;
 
-    // Number of samples behind the price of n rows; 0 = the price is a guess.
+    // Returns the number of samples for the price of n rows; 0 = the price is a guess.
     int n_samples(int n_rows) const { return entries_[bucket_of(n_rows)].n_samples(); }
 
     // Returns true if this process has run a step of n rows.
@@ -117,7 +117,7 @@ class StepCosts {
     // Makes the next samples set the slowdown directly, because the machine may have changed.
     void expect_change() { n_anchor_ = has_slowdown_ ? n_residuals : 0; }
 
-    // Price of a bucket for the saved state, without the slowdown; 0 = unknown.
+    // Returns the price of a bucket for the saved state, without the slowdown; 0 = unknown.
     double saved_ms(int bucket) const { return entries_[bucket].n_samples() > 0 ? believed_[bucket] : 0.0; }
     void set_saved(int bucket, double ms);
 
@@ -173,21 +173,21 @@ class CostTable {
     // Returns true if the time of a target-only round of one row was measured.
     bool knows_target_only() const { return is_known(1); }
 
-    // Time of a target-only round of n_rows conversations, including the work on the host.
+    // Returns the time of a target-only round of n_rows conversations, including the work on the host.
     double target_only(int n_rows = 1) const {
         return slowdown() * std::min(verify_.ms(n_rows), verify_.least_ms(n_rows)) + target_only_host();
     }
 
-    // Time of the host's work in a target-only round.
+    // Returns the time of the host's work in a target-only round.
     double target_only_host() const { return slowdown() * host_target_only_; }
 
-    // Time to verify n rows.
+    // Returns the time to verify n rows.
     double verify(int n_rows) const { return slowdown() * verify_.ms(n_rows); }
 
     // Time for the drafter to commit n rows and compute its first distribution.
     double commit(int n_rows) const;
 
-    // Time of one more draft step with n_rows rows.
+    // Returns the time of one more draft step with n_rows rows.
     double step(int n_rows) const;
 
     // Additional time of the host's work in a drafting round, compared with a target-only round.
@@ -203,7 +203,7 @@ class CostTable {
     // Returns true if this process has verified n rows.
     bool is_tried(int n_rows) const { return verify_.is_tried(n_rows); }
 
-    // Current slowdown of the machine: the measured times divided by the prices, as one factor.
+    // Returns the current slowdown of the machine: the measured times divided by the prices, as one factor.
     double slowdown() const { return verify_.slowdown(); }
 
     // Extra time of the first batches after the batch size changed. In these batches the graph is built and, on a
@@ -214,7 +214,7 @@ class CostTable {
     void learn_verify(int n_rows, double ms);
     void learn_commit(int n_rows, double ms) { learn_drafter(commit_, n_rows, ms); }
     void learn_step(int n_rows, double ms) { learn_drafter(step_, n_rows, ms); }
-    // Learns the host's work: the rest of a round's wall time after verification and drafting.
+    // Learns the time of the host's work: the part of a round's wall time that is not verification or drafting.
     void learn_host(bool drafted, double ms);
 
     // Sets the assumed time of a change of batch size, which is used until this time is measured.
@@ -232,8 +232,8 @@ class CostTable {
     // should then be measured again.
     bool take_changed();
 
-    // Reports that the machine may have changed: the next samples set its slowdown, and a target-only round should be
-    // measured.
+    // Reports that the machine's speed may have changed. The next samples then set the slowdown, and take_changed()
+    // asks for a new measurement of a target-only round.
     void expect_change() {
         verify_.expect_change();
         is_changed_ = true;
@@ -263,7 +263,7 @@ class CostTable {
     int n_host_target_only_ = 0, n_host_draft_ = 0;
     double change_ = 0.0;
     int n_changes_ = 0;
-    double slow_ms_ = 0.0;  // time of the first batches of the current size
+    double slow_ms_ = 0.0;  // time of the first batches since the batch size changed
     bool is_changed_ = false;
 };
 

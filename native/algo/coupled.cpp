@@ -36,7 +36,7 @@ void CoupledDraft::cut(const float * logits, int n, const CoupledSampling & samp
     }
 }
 
-// is_all: normalises over all tokens, not only over those in kept_.
+// is_all: normalises over all tokens; otherwise only over the tokens in kept_.
 void CoupledDraft::cut_top_p(const float * logits, int n, float top_p, bool is_all) {
     const auto is_better = [](const Entry & a, const Entry & b) { return a.logit > b.logit; };
     double total = 0.0;

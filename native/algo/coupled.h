@@ -47,7 +47,7 @@ class CoupledDraft {
     void cut_top_p(const float * logits, int n, float top_p, bool is_all);
 
     Largest largest_;
-    std::vector<Entry> kept_;  // best first if is_sorted_
+    std::vector<Entry> kept_;  // sorted with the best token first if is_sorted_
     bool is_sorted_ = false;
     std::vector<Scored> scored_;
 };

@@ -30,12 +30,12 @@ struct Decision {
     enum class Mode { target_only, probe, draft };  // probe: a round that drafts but does not verify the draft
     enum class Reason {
         off,           // the strategy is off, or there is no drafter
-        room,          // too few tokens left to generate
-        calibrating,   // measuring the time of a target-only step
-        over_budget,   // the ledger cannot cover a drafting round
+        room,          // too few tokens may still be generated
+        calibrating,   // the time of a target-only step is being measured
+        over_budget,   // the ledger's balance is below the worst case of a drafting round
         all_rejected,  // drafted, but verifying any node costs more than it gains
-        pays,          // drafted and verified
-        fixed,         // a fixed strategy
+        pays,          // the draft was verified
+        fixed,         // the strategy is fixed (a chain or a tree)
         inexact,       // only exact batches are allowed, and no batch of several rows is exact
         no_match,      // no drafter, and verifying a copy from the text costs more than it gains
         replay,        // the target runs accepted rows again that were lost together with rejected rows
@@ -43,7 +43,7 @@ struct Decision {
 
     Mode mode = Mode::target_only;
     Reason reason = Reason::off;
-    int k = 0;  // candidates requested per node
+    int k = 0;  // number of candidates requested per node
     std::vector<std::vector<int32_t>> steps;
     std::vector<int32_t> nodes;
     int depth = 0;            // depth of the verified tree
@@ -81,10 +81,10 @@ class PlanSummary {
     // exceeds the tokens per round, because a round that seems cheaper than a target-only round is noise.
     double speedup() const { return n_steps_ > 0.0 ? n_committed_ / std::max(n_steps_, n_counted_) : 0.0; }
 
-    // Describes the typical round and the share of drafting rounds in one line: "tree 8 nodes, depth 3: expected 2.9
+    // Describes a typical round and the share of drafting rounds in one line: "tree 8 nodes, depth 3: expected 2.9
     // tokens in the time of 1.31 target-only steps; drafted in 210 of 230 rounds"
     std::string explain() const;
-    // Name of the Decision::Reason of the last round without a draft, or "" if most rounds drafted.
+    // Returns the name of the Decision::Reason of the last round without a draft, or "" if most rounds drafted.
     std::string reason() const;
 
   private:
@@ -98,14 +98,14 @@ class PlanSummary {
     double best_speed_ = 0.0;
 };
 
-// Settings for using the drafter in each round.
+// How to use the drafter in each round.
 struct Strategy {
     enum class Kind { off, chain, tree, automatic };  // automatic: the planner decides in each round
 
     Kind kind = Kind::off;
-    int k = 1;      // children per frontier node; a chain has 1
-    int depth = 0;  // draft steps
-    int nodes = 0;  // draft nodes kept for verification
+    int k = 1;      // number of children per frontier node; 1 for a chain
+    int depth = 0;  // number of draft steps
+    int nodes = 0;  // maximum number of draft nodes to verify
 
     static Strategy make(const std::string & kind, int k, int depth, int nodes) {
         if (kind == "off") return {};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// This file is compiled without contraction of a*b+c (native/CMakeLists.txt). A fused operation rounds once instead of
-// twice, so the last bit of the noise would differ between machines.
+// This file is compiled without contraction of a*b+c (native/CMakeLists.txt). A contracted operation rounds once
+// instead of twice, so the last bit of the noise would differ between machines.
 #include "algo/noise.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ constexpr int n_block = n_row_block;  // number of tokens that one comparison ca
 constexpr double ln2 = 0.693147180559945309417;
 constexpr double gumbel_max = 45.1;  // -log(2^-65), rounded up
 
-// 2 * atanh(s) = log((1 + s) / (1 - s)) for |s| < 0.1716. The first omitted term is below 1e-18.
+// Returns 2 * atanh(s) = log((1 + s) / (1 - s)) for |s| < 0.1716. The first omitted term of the series is below 1e-18.
 double twice_atanh(double s) {
     const double t = s * s;
     double sum = 1.0 / 21.0;
@@ -73,7 +73,7 @@ inline uint32_t Noise::coarse(Token token) const {
 
 double Noise::gumbel(Token token) const {
     const uint64_t bits = (uint64_t)coarse(token) << 48 | mix(fine_key_ + (uint32_t)token * mix_step) >> 16;
-    // e = -log(1 - w), where w = (bits + 1/2) / 2^64. It is exact to the last bits for w near 0 and near 1.
+    // e = -log(1 - w), where w = (bits + 1/2) / 2^64. The value of e is exact to the last bits for w near 0 and near 1.
     double e;
     if (bits >> 63) {
         e = -portable_log(((double)~bits + 0.5) * 0x1.0p-64);
@@ -87,7 +87,7 @@ double Noise::gumbel(Token token) const {
 double Noise::bound(Token token) const {
     uint32_t c = coarse(token);
     if (c == 0) return gumbel_max;
-    // Finds the k with 2^(16 - k) <= c < 2^(17 - k), so w >= 2^-k. The noise -log(-log(1 - w)) is at most -log(w).
+    // k is the number with 2^(16 - k) <= c < 2^(17 - k), so w >= 2^-k. The noise -log(-log(1 - w)) is at most -log(w).
     int k = 1;
     for (; c < 0x8000; c <<= 1) ++k;
     return k * ln2;
@@ -108,7 +108,7 @@ Token Noise::choose(const float * logits, int n, double scale, int way) const {
     if (n < 1) return 0;
     const ZerosInBlock zeros = zeros_in_block(way);
     thread_local std::vector<float> buffer;
-    std::vector<float> & tops = buffer;  // avoids the thread-local lookup at each use
+    std::vector<float> & tops = buffer;  // avoids a thread-local lookup at each use of `tops`
     block_tops(logits, n, tops);
     const int n_blocks = (int)tops.size();
     NoisyBest best(*this);

@@ -23,7 +23,7 @@ class Noise {
     // Selects the noise at index `pos` of the text.
     Noise(uint32_t seed, Pos pos);
 
-    // The noise g of `token`, between -3.8 and 45.1.
+    // Returns the noise g of `token`, a number between -3.8 and 45.1.
     double gumbel(Token token) const;
 
     // An upper bound of gumbel(token), which is much cheaper to compute than gumbel(). For noises from 1 to 10 the
@@ -34,7 +34,7 @@ class Noise {
     // values.
     double uniform() const;
 
-    // Returns noise that is independent of this one, for a second draw at the same position.
+    // Returns different noise for a second draw at the same position. The two noises are independent.
     Noise second() const;
 
     // Returns the token i in 0..n with the largest logits[i] * scale + gumbel(i), in one pass over the logits and one
@@ -51,8 +51,8 @@ class Noise {
     uint64_t coarse_key_, fine_key_;
 };
 
-// Natural logarithm of a positive, finite, normal number. The bits of the result are the same on every machine; the
-// error is below 2e-16 relative (1e-16 absolute near 1).
+// Returns the natural logarithm of a positive, finite, normal number. The result has the same bits on every machine.
+// Its relative error is below 2e-16, and its absolute error is below 1e-16 near x = 1.
 double portable_log(double x);
 
 // Finds the token with the largest sum of score and Gumbel noise. Tokens are added one by one, in any order. For most

@@ -78,7 +78,7 @@ bool Planner::is_calibration_due() const {
     if (is_target_only_wanted_ || !costs_.is_known(n_roots_)) return true;
     if (options_.pads_rows) return false;  // measured when the engine was opened; a change of batch size is expensive
     double cost = speed_.speed() - 1.0;
-    if (is_change_dear()) cost += cost + rounds(costs_.change_ms());  // only the second step is a valid measurement
+    if (is_change_dear()) cost += cost + rounds(costs_.change_ms());  // only the second step after a change is valid
     int gap = (int)std::clamp(cost / refresh_share, (double)refresh_least, (double)refresh_max);
     if (n_target_only_ < (int)std::size(refresh_gaps)) gap = std::min(gap, refresh_gaps[n_target_only_]);
     return n_since_target_only_ >= gap;
@@ -375,7 +375,7 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
     }
 }
 
-// Ranks the nodes of all conversations in one list and verifies the number of nodes with the best total gain.
+// Ranks the nodes of all conversations in one list, and verifies the best n nodes, where n has the highest total gain.
 void Planner::choose_auto() {
     open_cost_model(n_rows_, plans_.size() == 1 ? plans_[0] : nullptr);
     candidates_.clear();
@@ -399,7 +399,7 @@ void Planner::choose_auto() {
 }
 
 namespace {
-// Appends nodes depth first, best children first, so the likeliest path comes first and is contiguous.
+// Appends nodes depth first, best children first. The likeliest path then comes first and is contiguous.
 void append_depth_first(const DraftTree & pool, const std::vector<int32_t> & nodes, int32_t parent,
                         std::vector<int32_t> & out) {
     for (int32_t node : nodes) {

@@ -39,12 +39,12 @@ enum class Exactness { off, automatic, on };
 
 // Upper limits of a round.
 struct PlanLimits {
-    int n_nodes = 64;         // draft nodes per verification
-    int n_leaves = 1;         // leaves per verification; 1 = chains only
+    int n_nodes = 64;         // maximum draft nodes per verification
+    int n_leaves = 1;         // maximum leaves per verification; 1 = chains only
     int n_leaves_exact = 1;   // maximum leaves per verification if batches must be exact
     int n_draft_rows = 128;   // drafter rows per round, in addition to the committed rows
-    int n_step_rows = 128;    // rows that the drafter can run at once
-    int depth_max = INT_MAX;  // draft steps that the drafter supports
+    int n_step_rows = 128;    // maximum rows that the drafter runs at once
+    int depth_max = INT_MAX;  // maximum draft steps of the drafter
     int n_block_rows = 0;     // extra rows that a block drafter computes in a commit and then drops
     bool replays = false;     // after a rejected draft the target must run the accepted rows again
 };
@@ -61,7 +61,7 @@ class RecentSpeed {
     double speed() const { return n_tokens_ > n_rounds_ && n_rounds_ > 0.0 ? n_tokens_ / n_rounds_ : 1.0; }
 
   private:
-    static constexpr double decay = 0.985;  // halves in 46 rounds
+    static constexpr double decay = 0.985;  // the weight of a round halves in 46 rounds
     double n_tokens_ = 0.0, n_rounds_ = 0.0;
 };
 
@@ -100,15 +100,15 @@ struct PlanRound {
     int n_pending = 0;          // rows that the drafter must commit before it drafts
     TextDraft text_draft;       // tokens copied from the text, proposed to follow the root
     std::vector<float> text_a;  // per token of text_draft: probability of acceptance, given the tokens before it
-    double text_gain = 0.0;     // expected gain of verifying text_draft alone, in target-only rounds
+    double text_gain = 0.0;     // expected gain of verifying only text_draft, in target-only rounds
 
     DraftPool pool;
-    DraftTree tree;  // nodes to verify
+    DraftTree tree;  // the nodes to verify
     std::vector<int32_t> frontier;
     NodeOrder order;
     int depth_max = 0, n_draft_rows = 0;
     DraftTime draft_time;
-    int cursor = -1;      // pool node the target has reached; -1 = it left the pool
+    int cursor = -1;      // pool node that the target has reached; -1 = the target left the pool
     int n_committed = 0;  // tokens emitted in this round
 
     // Number of rows that the drafter may still run in the next draft step.
@@ -146,7 +146,7 @@ class SequencePlan {
     // means that drafting is finished.
     const std::vector<int32_t> & frontier() const { return round.frontier; }
 
-    // Maximum number of draft steps in this round.
+    // Returns the maximum number of draft steps in this round.
     int depth_max() const { return round.depth_max; }
 
     // Number of candidates that the drafter should propose per node.
@@ -155,7 +155,7 @@ class SequencePlan {
     // The pool: all nodes proposed in this round.
     const DraftTree & pool() const { return round.pool.tree(); }
 
-    // The tree to verify; in a target-only round only the root.
+    // The tree to verify. In a target-only round it has only the root.
     const DraftTree & tree() const { return round.tree; }
 
     const Decision & decision() const { return round.decision; }
@@ -189,9 +189,9 @@ class SequencePlan {
 
 struct PlannerOptions {
     Ledger::Options ledger;
-    int k = 4;       // children per node, up to AcceptanceModel::n_ranks_max
-    int width = 8;   // rows of a draft step per conversation
-    int depth = 10;  // draft steps
+    int k = 4;       // maximum children per node, up to AcceptanceModel::n_ranks_max
+    int width = 8;   // maximum rows of a draft step per conversation
+    int depth = 10;  // maximum draft steps
 
     bool pads_rows = false;  // pads batches to one size, for devices that reuse a graph per number of rows
 
@@ -207,7 +207,8 @@ struct RoundRequest {
     int n_replay = 0;                  // rows that the target must run again first; drafting requires 0
 };
 
-// The drafter's proposals for one conversation. children[i]: candidates of plan->frontier()[i], best first.
+// The drafter's proposals for one conversation. children[i] are the candidates for children of plan->frontier()[i],
+// best first.
 struct Proposal {
     SequencePlan * plan;
     std::vector<std::vector<Candidate>> children;
@@ -262,14 +263,14 @@ class Planner {
     // Chooses the trees to verify for all conversations of the batch, including conversations in a target-only round.
     void choose(const std::vector<SequencePlan *> & plans);
 
-    // Number of rows to pad the batch with, in addition to the trees' nodes.
+    // Returns the number of rows to pad the batch with, in addition to the nodes of the trees.
     int n_padding() const { return n_padding_; }
 
     // Learns from the tokens that the target emitted for this conversation in this round.
     void learn(SequencePlan & plan, const Tokens & tokens);
 
-    // Ends a round. verify_ms is the time of the batch's verification. round_ms is the time of the whole round,
-    // including drafting and work on the host, excluding prefills. Both are in milliseconds.
+    // Ends a round. verify_ms is the time of the batch's verification. round_ms is the time of the whole round: it
+    // includes drafting and work on the host, but no prompts. Both times are in milliseconds.
     void end_round(double verify_ms, double round_ms);
 
     // Learns from a batch of n_rows rows, inside or outside of a round. The batch is the n_alike-th consecutive batch
@@ -284,7 +285,7 @@ class Planner {
     // system did not schedule its threads. Learns nothing from the round and does not charge the ledger.
     void end_untimed_round();
 
-    // Sets the number of threads of the next rounds. The speed of the machine depends on it.
+    // Sets the number of threads of the next rounds. The machine's speed depends on this number.
     void set_n_threads(int n_threads);
 
     // Cost of the last round in target-only rounds, without stalls of the machine. The cost is exactly 1 for a
@@ -382,7 +383,7 @@ class Planner {
     Ledger ledger_;
     RowCounts exact_rows_;
     std::optional<bool> is_exact_cheap_;  // decision for Exactness::automatic; empty = not decided yet
-    RecentSpeed speed_;                   // speed of recent batches
+    RecentSpeed speed_;                   // speed of recent batches in all conversations
     int n_target_only_ = 0;               // number of measured target-only rounds
     int n_since_target_only_ = 0;         // rounds since the last target-only round
     bool is_target_only_wanted_ = false;
@@ -393,8 +394,8 @@ class Planner {
     double target_only_ms_ = 1.0;  // time of a target-only round of this batch
     double round_draft_ms_ = 0.0;
     bool is_calibrating_ = false;
-    bool is_exact_ = false;  // true if a conversation requires exact rows
-    double n_times_ = 1.0;   // number of times that accepted rows are run
+    bool is_exact_ = false;  // true if at least one conversation requires exact batches
+    double n_times_ = 1.0;   // number of times that accepted rows are run: 1 or 2
     std::vector<SequencePlan *> drafting_, plans_;
     CostModel cost_model_;
     int n_rows_ = 1;  // rows of the batch, including the padding

@@ -43,10 +43,10 @@ EAGLECPP_INLINE void tops_of_blocks(const float * x, int n_blocks, float * tops)
     for (int b = 0; b < n_blocks; ++b) tops[b] = top_of_block(x + b * n_row_block);
 }
 
-// Returns exp(x) for x <= 0, inlined: 2^i * 2^f with a polynomial for 2^f on [-0.5, 0.5].
+// Returns exp(x) for x <= 0, computed inline as 2^i * 2^f, with a polynomial for 2^f on [-0.5, 0.5].
 EAGLECPP_INLINE float exp_negative(float x) {
     const float t = std::max(-126.0f, x * 1.44269504f);  // std::max with its arguments in this order maps NaN to -126
-    const float r = t + 12582912.0f;                     // rounds to an integer: 1.5 * 2^23
+    const float r = t + 12582912.0f;                     // adding 1.5 * 2^23 rounds to an integer
     const float f = t - (r - 12582912.0f);
     const float p =
         1.0f + f * (0.69314718f + f * (0.24022651f + f * (0.05550411f + f * (0.00961813f + f * 0.00133336f))));
@@ -58,7 +58,7 @@ EAGLECPP_INLINE float exp_negative(float x) {
     return p * scale;
 }
 
-// Adds exp(x[i] - max) to the lanes. n must be a multiple of n_lanes.
+// Adds exp(x[i] - max) for all i to the lanes. n must be a multiple of n_lanes.
 EAGLECPP_INLINE void add_exps(const float * x, int n, float max, float * lane) {
     for (int i = 0; i < n; i += n_lanes) {
         for (int j = 0; j < n_lanes; ++j) lane[j] += exp_negative(x[i + j] - max);
@@ -98,7 +98,7 @@ EAGLECPP_ROW_LOOPS(avx2, __attribute__((target("avx2"))))
 EAGLECPP_ROW_LOOPS(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))))
 #endif
 
-// Returns all versions that this processor can run, the best one last.
+// Returns the versions of the loops that this processor can run, the fastest version last.
 const std::vector<Loops> & loops() {
     static const std::vector<Loops> all = [] {
         std::vector<Loops> out{portable};

@@ -10,8 +10,9 @@ namespace eaglecpp {
 
 constexpr int n_row_block = 128;
 
-// Number of instruction sets that the loops are compiled for and this machine can run. The parameter `way` selects one
-// of them for tests, from 0 (portable) to n_row_ways() - 1; -1 selects the default, which is the last one.
+// Number of instruction sets for which the loops are compiled and which this machine can run. The parameter `way`
+// selects an instruction set in tests, from 0 (portable) to n_row_ways() - 1. The default, -1, selects the last one,
+// which is the fastest.
 int n_row_ways();
 
 // Computes the largest value of each block of n_row_block values; the last block may be shorter. Ignores NaN. A block
@@ -25,7 +26,7 @@ ZerosInBlock zeros_in_block(int way = -1);
 constexpr uint64_t one_each = 0x0001000100010001ull;  // a 1 in each 16-bit part
 constexpr uint64_t top_bits = 0x8000ull * one_each;
 
-// Returns sum(exp(x[i] - max)), where max is the largest of x. Relative error below 1e-5.
+// Returns sum(exp(x[i] - max)), where max is the largest value of x. The relative error is below 1e-5.
 double sum_exp(const float * x, int n, float max, int way = -1);
 
 }  // namespace eaglecpp

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Drafts from the text itself: proposes the tokens that followed the last occurrence of the text's current suffix. Each
-// conversation has one index over its prompt and answer.
+// Drafts by copying from the text: proposes the tokens that followed the last occurrence of the text's current suffix.
+// Each conversation has one index over its prompt and answer.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct ForcedRun {
     int size() const { return (int)tokens.size(); }
 };
 
-// A chain after the text's last token: first the forced tokens of the grammar, then the proposal from the text.
+// A chain of draft tokens after the text: first tokens that a grammar forces, then tokens copied from the text.
 struct TextDraft {
     Tokens tokens;
     int n_match = 0;                    // number of tokens before the draft that match an earlier place of the text
@@ -35,10 +35,11 @@ struct TextDraft {
 
 class TextIndex {
   public:
-    // A text longer than `n_max` tokens (by default about 10 MiB) loses its oldest part, half of `n_max` at a time.
+    // A text longer than `n_max` tokens (by default about 10 MiB) loses its oldest part: the index drops tokens until
+    // half of `n_max` is left.
     explicit TextIndex(int n_max = 1 << 17) : n_max_(std::max(16, n_max)) {}
 
-    // Sets the text. If it continues the current one, only the new tokens are indexed.
+    // Sets the text. If the new text continues the old text, only the new tokens are indexed.
     void assign(const Tokens & text);
 
     // Appends a token to the text.

@@ -20,7 +20,7 @@ float log_sum_exp(const float * x, int n) {
 int argmax(const float * x, int n) {
     if (n == 0) return 0;
     thread_local std::vector<float> of_thread;
-    std::vector<float> & tops = of_thread;  // avoids the thread-local lookup at each use
+    std::vector<float> & tops = of_thread;  // avoids a thread-local lookup at each use of `tops`
     block_tops(x, n, tops);
     const auto top = std::max_element(tops.begin(), tops.end());
     for (int i = (int)(top - tops.begin()) * n_row_block; i < n; ++i) {

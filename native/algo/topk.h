@@ -9,7 +9,7 @@
 
 namespace eaglecpp {
 
-// Returns log(sum(exp(x[i]))) over x[n]; -inf if n is 0. Relative error below 1e-5.
+// Returns log(sum(exp(x[i]))) over x[n]; -inf if n is 0. The relative error is below 1e-5.
 float log_sum_exp(const float * x, int n);
 
 // Returns the index of the largest value; the lowest index if several values are equal.
@@ -27,8 +27,8 @@ class Largest {
     std::vector<int> found_;
 };
 
-// Returns the k largest logits, best first, equal logits in index order. `ids` maps an index to a token id (draft to
-// target vocabulary).
+// Returns the k largest logits, best first. Equal logits come in index order. `ids` maps an index of the draft
+// vocabulary to a target token id.
 std::vector<Candidate> top_k(const float * logits, int n, int k, const Token * ids);
 
 }  // namespace eaglecpp

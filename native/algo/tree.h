@@ -34,10 +34,10 @@ struct DraftTree {
     // Number of draft nodes: all but the root.
     int n_draft() const { return size() - 1; }
 
-    // Appends a child of `parent_idx` with conditional log-probability `logp_step`; returns its index.
+    // Appends a child of `parent_idx` with conditional log-probability `logp_step`. Returns the child's index.
     int add(Token tok, int parent_idx, float logp_step);
 
-    // Returns the tree of the root and these draft nodes, in this order. Parents must come before their children.
+    // Returns a tree of the root and these draft nodes, in the given order. A parent must come before its children.
     DraftTree take(const std::vector<int32_t> & nodes) const;
 
     bool is_chain() const;
@@ -78,7 +78,7 @@ class NodeOrder {
     int size() const { return (int)nodes_.size(); }
     const std::vector<int32_t> & nodes() const { return nodes_; }
 
-    // p()[i]: probability of the i-th node in this order.
+    // p()[i] is the probability that the i-th node in this order is accepted.
     const std::vector<float> & p() const { return p_; }
 
   private:
@@ -99,7 +99,7 @@ class DraftPool {
     // The drafter's proposals for the children of one node, best first; n = 0 if the drafter did not run for this node.
     struct Proposals {
         const Candidate * candidates;  // per child: token, and its log-probability without noise, given its parent
-        const int32_t * nodes;         // per candidate: its node in the pool
+        const int32_t * nodes;         // the pool node of each candidate
         int n;
     };
 
@@ -113,7 +113,7 @@ class DraftPool {
     // probability. Returns the child's node.
     int32_t add_forced(int32_t parent, Token token, float a);
 
-    // Starts the drafter's next step.
+    // Starts the next draft step of the drafter.
     void begin_step() { step_.clear(); }
 
     // Adds the first k of the drafter's `children` to `parent`. The probabilities of new nodes stay 0 until
@@ -133,7 +133,7 @@ class DraftPool {
     const std::vector<float> & p() const { return p_; }
     float given_parent(int32_t node) const { return nodes_[node].a; }
 
-    // The text's nodes are 1 to n_text().
+    // Number of nodes from the text. They are the nodes 1 to n_text().
     int n_text() const { return n_text_; }
 
     // Returns true if the node was copied from the text and the drafter did not propose it.
@@ -152,7 +152,7 @@ class DraftPool {
 
   private:
     int32_t add(Token token, int32_t parent, float logp, float a, bool is_text);
-    // Returns the node of the text's chain that could also be a child of `parent`, or 0.
+    // Returns the child of `parent` in the text's chain, or 0.
     int32_t text_child(int32_t parent) const { return parent < n_text_ ? parent + 1 : 0; }
 
     struct Node {

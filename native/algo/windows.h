@@ -54,7 +54,7 @@ class DraftWindows {
         bool is_narrow = false;
     };
 
-    // Texts within a factor of two in length share a group.
+    // Texts whose lengths differ by less than a factor of two share a group.
     Group & group(int n_tokens) {
         return groups_[std::min<int>(std::ilogb(n_tokens / (double)n_short), groups_.size() - 1)];
     }

@@ -57,7 +57,7 @@ double cgroup_memory(const std::string & root) {
 double cgroup_cpus(const std::string & root) {
     double least = HUGE_VAL;
     for (const std::string & folder : folders(root, "cpu")) {
-        // Version 2 has "quota period" in one file. No limit is "max" in version 2 and -1 in version 1.
+        // Version 2 has "quota period" in one file. A missing limit is "max" in version 2 and -1 in version 1.
         const double quota = number(folder + "cpu.max", number(folder + "cpu.cfs_quota_us", 0.0));
         double period = number(folder + "cpu.cfs_period_us", 0.0);
         std::ifstream(folder + "cpu.max") >> period >> period;

@@ -7,8 +7,8 @@
 
 namespace eaglecpp {
 
-// Returns the bytes that can still be allocated; infinity without a limit. Page cache that can be dropped counts as
-// free. root: folder that contains proc/ and sys/, for tests.
+// Returns the number of bytes that can still be allocated; infinity without a limit. Page cache that the kernel can
+// drop counts as free. root: folder that contains proc/ and sys/, for tests.
 double cgroup_memory(const std::string & root = "");
 
 // Returns the CPU time that this process may use, in CPUs (quota / period); infinity without a limit.

@@ -10,10 +10,10 @@ namespace eaglecpp {
 
 enum class ErrorKind {
     gguf,           // the contents of a file are invalid
-    mismatch,       // the drafter does not fit the target
+    mismatch,       // drafter and target do not match
     unsupported,    // the target, option or backend is not supported
-    context_full,   // the context cannot hold so many tokens
-    out_of_memory,  // memory of the host or a device
+    context_full,   // the tokens do not fit into the context
+    out_of_memory,  // memory of the host or of a device is short
     busy,           // two threads use an engine at once
     broken,         // an assertion of llama.cpp or ggml failed; the engine must be opened again
     grammar,        // a grammar does not parse or allows no token

@@ -22,8 +22,8 @@ std::deque<LogLine> queue;
 thread_local std::deque<std::string> trail;
 thread_local size_t n_trail = 0;
 
-// Locks the mutex during a fork. Otherwise a child forked while another thread logs would find the mutex locked
-// forever.
+// Locks the mutex during a fork. Without this lock, a child that is forked while another thread logs would find the
+// mutex locked forever.
 #ifndef _WIN32
 [[maybe_unused]] const int fork_handlers =
     pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });

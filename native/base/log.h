@@ -8,7 +8,7 @@
 
 namespace eaglecpp {
 
-// Python's logging levels.
+// Log levels with the numbers of Python's logging module.
 enum class LogLevel { debug = 10, info = 20, warning = 30, error = 40 };
 
 struct LogLine {

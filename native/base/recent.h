@@ -9,7 +9,7 @@
 
 namespace eaglecpp {
 
-// The most recently used values, by key.
+// A cache of the most recently used values, by key.
 template <typename Key, typename Value>
 class Recent {
   public:
@@ -42,7 +42,7 @@ class Recent {
     }
 
   private:
-    std::map<Key, std::pair<Value, long>> all_;  // each value with the number of its last use
+    std::map<Key, std::pair<Value, long>> all_;  // by key: the value, and the number of its last use
     size_t n_max_;
     long n_uses_ = 0;
 };

@@ -29,7 +29,7 @@ struct Pinned {
     Pinned & operator=(const Pinned &) = delete;
 };
 
-// Borrowed bytes.
+// Bytes that another object owns.
 struct ByteView {
     const uint8_t * data;
     size_t size;

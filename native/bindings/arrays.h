@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Converts to and from numpy arrays.
+// Converts between vectors and numpy arrays.
 #pragma once
 
 #include <nanobind/ndarray.h>

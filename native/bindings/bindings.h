@@ -21,14 +21,15 @@ void bind_target(nanobind::module_ & m);
 void bind_drafter(nanobind::module_ & m);
 void bind_engine(nanobind::module_ & m);
 
-// Returns the properties of a drafter file. DraftFile.info, Drafter.info and Engine.draft_info() share it.
+// Returns the properties of a drafter file. DraftFile.info, Drafter.info and Engine.draft_info() all call this
+// function.
 nanobind::dict draft_spec_dict(const struct DraftSpec & spec);
 
 // Returns the Python exception for this error, without raising it.
 nanobind::object exception_of(const class Error & e);
 
-// Calls a method that may release the GIL. Raises an error if a second thread is inside the object, and turns an
-// assertion of ggml into an error. The class must have a member `in_use`.
+// Calls a method that may release the GIL. Raises an error if another thread is inside the object, and turns a failed
+// assertion of ggml into an error. The object's class must have a member `in_use`.
 template <auto method>
 struct OneAtATime;
 

@@ -56,7 +56,7 @@ nb::dict planner_report(const Engine & engine, int sequence) {
     return d;
 }
 
-// Calls a Python function from a thread without the GIL, at most every 50 ms. Does not own the function.
+// Calls a Python function from a thread without the GIL, at most every 50 ms. A Reporter does not own the function.
 struct Reporter {
     nb::handle function;
     std::chrono::steady_clock::time_point next{};
@@ -70,8 +70,8 @@ struct Reporter {
     }
 };
 
-// Owns the engine, so that close() can free it while Python still holds the object. A call that releases the GIL keeps
-// the engine alive with its own `share`, because another thread may close it meanwhile.
+// Owns the engine, so that close() can free it while Python still holds the handle. A call that releases the GIL keeps
+// the engine alive with its own shared pointer, because another thread may close the engine meanwhile.
 class EngineHandle {
   public:
     EngineHandle(EngineOptions options, nb::object on_progress) : on_progress_(std::move(on_progress)) {
@@ -98,7 +98,7 @@ class EngineHandle {
     }
 
   private:
-    // A forked child cannot free the engine, because a driver would wait for the parent's threads.
+    // A forked child cannot free the engine, because a GPU driver would wait for the parent's threads.
     void free() {
         std::shared_ptr<Engine> last = std::move(engine_);
         if (!last) return;
@@ -114,7 +114,7 @@ class EngineHandle {
     std::shared_ptr<Engine> engine_;
 };
 
-// Runs a call that computes or waits, without the GIL.
+// Runs a function without the GIL, for functions that compute or wait.
 template <typename F>
 auto released(const EngineHandle & e, F && f) {
     const auto engine = e.share();
@@ -141,7 +141,7 @@ std::string chat_template(const EngineHandle & e, const std::string & name) {
     return t ? t : "";
 }
 
-// Returns the ids of the infill tokens in the vocabulary, by llama.cpp's names.
+// Returns the ids of the vocabulary's infill tokens, under llama.cpp's names.
 nb::dict fim_tokens(const EngineHandle & e) {
     const llama_vocab * vocab = e.target().vocab().get();
     nb::dict d;
@@ -190,7 +190,7 @@ nb::dict device_info(const EngineHandle & e) {
 }
 
 // Returns for each device the bytes of weights, caches and compute buffers of target and drafter, for all
-// conversations. Host memory counts as the CPU's, whatever device it serves.
+// conversations. Host memory counts as the CPU's memory, even if it serves another device.
 nb::list memory_plan(const EngineHandle & e) {
     constexpr const char * names[] = {"target_weights", "target_cache",  "target_compute", "draft_weights",
                                       "draft_cache",    "draft_compute", "free",           "total"};
@@ -278,7 +278,8 @@ nb::object add_image(const EngineHandle & e, const std::string & key, const Arra
     });
 }
 
-// A sampler made before its generation starts. It keeps the engine alive for its vocabulary.
+// A sampler that was made before its generation starts. It keeps the engine alive, because it reads the engine's
+// vocabulary.
 struct MadeSampler {
     std::shared_ptr<Engine> engine;
     std::unique_ptr<Sampler> sampler;
@@ -314,7 +315,7 @@ nb::bytes detokenize(const EngineHandle & e, const Tokens & tokens, bool remove_
     }));
 }
 
-// An embedder. It keeps the target's weights alive, not the engine.
+// An embedder for Python. It keeps the target's weights alive, but not the engine.
 class EmbedderHandle {
   public:
     std::atomic<bool> in_use{false};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Translates C++ errors: each ErrorKind becomes a class of eaglecpp.errors.
+// Translates C++ errors into Python errors: each ErrorKind becomes a class of eaglecpp.errors.
 #include <iterator>
 
 #include "base/error.h"
@@ -10,7 +10,7 @@ namespace nb = nanobind;
 namespace eaglecpp {
 
 nb::object exception_of(const Error & e) {
-    // In the order of ErrorKind; its last kind maps to Python's ValueError.
+    // Names are in the order of ErrorKind. The last kind has no name here: it maps to Python's ValueError.
     constexpr const char * names[] = {"GgufError",         "MismatchError",    "UnsupportedError",
                                       "ContextFullError",  "OutOfMemoryError", "EngineBusyError",
                                       "EngineBrokenError", "GrammarError",     "ModelNotFoundError"};
@@ -30,7 +30,7 @@ void bind_errors(nb::module_ &) {
                 const nb::object error = exception_of(e);
                 PyErr_SetObject((PyObject *)Py_TYPE(error.ptr()), error.ptr());
             } catch (const std::runtime_error & e) {
-                // The error comes from llama.cpp. nanobind would decode its text strictly as UTF-8.
+                // llama.cpp raised the error. nanobind would decode its text strictly as UTF-8.
                 if (typeid(e) != typeid(std::runtime_error)) throw;
                 PyErr_SetObject(PyExc_RuntimeError, nb::cast(std::string(e.what())).ptr());
             }

@@ -7,9 +7,10 @@
 
 namespace eaglecpp {
 
-// Releases the GIL while it exists, like nanobind::gil_scoped_release, but safely at the end of the interpreter. Python
-// then ends other threads that request the GIL by unwinding their stacks, and C++ ends the process. So the interpreter
-// waits for the threads inside a GilRelease (wait_for_releases), and a thread that enters one later never leaves it.
+// Releases the GIL while the object exists, like nanobind::gil_scoped_release, but safely at the end of the
+// interpreter. At its end, Python unwinds the stacks of other threads that request the GIL, and C++ then ends the
+// process. So the interpreter waits for the threads inside a GilRelease (wait_for_releases), and a thread that enters a
+// GilRelease later never leaves it.
 class GilRelease : Pinned {
   public:
     GilRelease();
@@ -19,10 +20,11 @@ class GilRelease : Pinned {
     PyThreadState * state_;
 };
 
-// Forgets all threads inside a GilRelease. For a forked process, which has no other threads.
+// Forgets all threads inside a GilRelease. Call it in a forked process, which has no other threads.
 void forget_releases();
 
-// For atexit: waits until no other thread is inside a GilRelease. Afterwards no thread can leave one.
+// Waits until no other thread is inside a GilRelease. Afterwards no thread can leave a GilRelease. Registered with
+// atexit.
 void wait_for_releases();
 
 }  // namespace eaglecpp

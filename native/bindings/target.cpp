@@ -33,12 +33,12 @@ class LowlevelTarget {
 
     Target & target() { return target_; }
 
-    // Returns the hidden states [n_layers][n][n_embd] and the logits [n][n_vocab] or None.
+    // Returns the hidden states [n_layers][n][n_embd], and the logits [n][n_vocab] or None.
     std::pair<ArrayOut, nb::object> forward(const Tokens & tokens, bool want_logits) {
         const size_t n = tokens.size();
         std::vector<float> hidden_states, logits;
         {
-            GilRelease release;  // filling the arrays with zeros takes time, too
+            GilRelease release;  // filling the arrays with zeros also takes time
             hidden_states.resize(n_layers_ * n * n_embd());
             logits.resize(want_logits ? n * n_vocab() : 0);
             clear();
@@ -56,9 +56,9 @@ class LowlevelTarget {
         return {to_array(std::move(hidden_states), {n_layers_, n, n_embd()}), out};
     }
 
-    // Decodes `tokens` after the prefix as one batch, in which every row has logits, `repeats` times. Returns the
-    // milliseconds of each decode. A prefix that is still in the cache is not run again. To compare two programs,
-    // alternate between them.
+    // Decodes `tokens` after the prefix as one batch, in which every row has logits, and repeats this `repeats` times.
+    // Returns the milliseconds of each decode. If the prefix is still in the cache, it is not run again. To compare two
+    // programs, alternate between them.
     std::vector<double> time_rows(const Tokens & prefix, const Tokens & tokens, int repeats) {
         const size_t n_max = (size_t)target_.options().n_draft_max + 1;
         fail_if(tokens.empty() || tokens.size() > n_max, ErrorKind::value,
@@ -101,14 +101,14 @@ class LowlevelTarget {
         in_cache_.clear();
     }
 
-    // Runs the tokens, and calls `read` after each batch with its first row and number of rows.
+    // Runs the tokens in batches. After each batch, calls `read` with the batch's first row and number of rows.
     template <typename Read>
     void run(const Tokens & tokens, bool wants_logits, Read && read) {
         const int n = (int)tokens.size();
         fail_if(n > target_.n_ctx(), ErrorKind::context_full, "%d tokens exceed the context of %d", n, target_.n_ctx());
         target_.vocab().check(tokens);
         const bool has_output = wants_logits || target_.needs_all_outputs();
-        // The context reserves logits for a round, not for a whole prompt.
+        // The context reserves logits for the rows of a round, not for a whole prompt.
         const int n_round = target_.options().n_draft_max + 1;
         const int n_step = wants_logits && !target_.needs_all_outputs() ? n_round : target_.n_batch();
         for (int at = 0; at < n; at += n_step) {
@@ -128,7 +128,7 @@ class LowlevelTarget {
     Target & target_;
     size_t n_layers_;
     TargetBatch batch_;
-    Tokens in_cache_;  // tokens that time_rows left in the cache
+    Tokens in_cache_;  // tokens that time_rows() left in the cache
 };
 
 // A sampler without an engine, for logits from the caller.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The device that a drafter computes on. It starts graphs, waits for them, and owns the host memory for their inputs
-// and outputs.
+// The device that a drafter computes on. This class starts graphs, waits for them, and owns the host memory for the
+// graphs' inputs and outputs.
 #pragma once
 
 #include <ggml-backend.h>
@@ -15,7 +15,7 @@ namespace eaglecpp {
 
 class DraftDevice {
   public:
-    // device: null for the CPU. Threads and our kernels are only used on the CPU. Error(unsupported)
+    // device: null for the CPU. n_threads and use_kernels have no effect on other devices. Error(unsupported)
     DraftDevice(ggml_backend_dev_t device, int n_threads, bool use_kernels);
 
     ggml_backend_dev_t get() const { return device_; }
@@ -25,17 +25,17 @@ class DraftDevice {
     ggml_backend_t backend() const { return backend_.get(); }
     ggml_backend_buffer_type_t buft() const { return ggml_backend_get_default_buffer_type(backend_.get()); }
 
-    // Returns true if the device supports all operations of a graph. Otherwise `missing` lists the unsupported
-    // operations.
+    // Returns true if the device supports all operations of a graph. Otherwise writes the unsupported operations to
+    // `missing`.
     bool supports(const DraftGraph & g, std::string & missing) const;
 
     // Sets the number of threads for graphs that start later.
     void set_n_threads(int n_threads);
 
-    // Returns the memory for a graph's inputs; write it before the graph starts. It is the input tensor itself, or
-    // memory that the device copies to it.
+    // Returns the memory for a graph's inputs. Write the inputs before the graph starts. The memory is either the input
+    // tensor's own memory, or host memory that is copied to the device.
     uint8_t * staging(const DraftGraph & g);
-    // Returns memory that the device can copy n bytes to asynchronously. Copies to other memory may block.
+    // Returns n bytes of memory to which the device can copy asynchronously. A copy to other memory may block.
     uint8_t * landing(size_t n);
     // Starts a graph without waiting for its results. Error(out_of_memory | broken)
     void start(const DraftGraph & g);

@@ -9,8 +9,8 @@
 
 namespace eaglecpp {
 
-// Limits for untrusted sizes; no real drafter reaches them. They keep the products of sizes within 64 bits and
-// allocations reasonable.
+// Upper limits of untrusted sizes, which no real drafter reaches. With these limits, products of sizes fit into 64 bits
+// and allocations stay reasonable.
 static constexpr int64_t n_layer_max = 64;
 static constexpr int64_t n_width_max = 1 << 18;
 static constexpr int64_t n_vocab_max = 1 << 24;
@@ -32,7 +32,7 @@ void DraftFile::refuse_if(bool is_wrong, const char * pattern, const std::string
     if (is_wrong) fail(kind, "%s: key '%s': %s", path().c_str(), key(pattern).c_str(), what.c_str());
 }
 
-// Reads a size. Raises if the key is missing and `otherwise` is not set.
+// Reads a size. Raises an error if the key is missing and `otherwise` is unset.
 int DraftFile::size(const char * pattern, int64_t max, std::optional<int> otherwise) const {
     if (otherwise && !gguf_.has(key(pattern))) return *otherwise;
     const uint32_t value = gguf_.u32(key(pattern));
@@ -122,8 +122,8 @@ void DraftFile::read_heads() {
             s.n_head, s.n_head_kv, s.head_dim);
 }
 
-// Reads the settings of latent attention. Keys and values have the names and sizes of llama.cpp's deepseek2, whose
-// cache also holds the latent rows.
+// Reads the settings of latent attention. The tensors for keys and values have the names and sizes of llama.cpp's
+// deepseek2, whose cache also holds the latent rows.
 void DraftFile::read_latent() {
     DraftSpec & s = spec_;
     LatentSpec & l = s.latent;
@@ -169,7 +169,7 @@ void DraftFile::read_rope() {
 
 void DraftFile::read_switches() {
     DraftSpec & s = spec_;
-    // Keys without which the drafts would be wrong although no error is raised.
+    // Required keys. Without them the drafts would be wrong, although no error would be raised.
     std::vector<const char *> required;
     if (s.arch == "dflash_ex") required = {"{arch}.block_size", "{arch}.sample_from_anchor", "{arch}.draft_vocab_size"};
     if (s.arch == "eagle" || s.arch == "eagle31")
@@ -257,8 +257,8 @@ void DraftFile::read_block() {
     s.has_head = s.has_head || s.ties_head;
 }
 
-// Reads the settings in which only some drafters differ from Llama. The defaults are Llama's. llama.cpp reads none of
-// these keys for `eagle3`.
+// Reads the settings in which some drafters differ from Llama. The defaults are Llama's values. For `eagle3`, llama.cpp
+// reads none of these keys.
 void DraftFile::read_arithmetic() {
     DraftSpec & s = spec_;
     s.attn_scale = 1.0f / std::sqrt((float)s.head_dim);
@@ -282,7 +282,7 @@ void DraftFile::read_arithmetic() {
               "expected false with latent attention, found true", ErrorKind::unsupported);
 }
 
-// Checks the settings that are fixed for EAGLE-1 and 2. Errors name the file's keys.
+// Checks the settings that are fixed for EAGLE-1 and EAGLE-2. Errors name the file's keys.
 void DraftFile::check_fused_embedding() const {
     const DraftSpec & s = spec_;
     if (!s.fuses_embedding) return;
@@ -304,7 +304,7 @@ void DraftFile::check_tensors() const {
         return text + "]";
     };
     for (const auto & t : gguf_.tensors()) {
-        if (t.name == "d2t") continue;  // read_d2t() checks it
+        if (t.name == "d2t") continue;  // read_d2t() checks this tensor
         const auto it = tensors_.find(t.name);
         if (it == tensors_.end()) {
             complain("unknown tensor '" + t.name + "'");

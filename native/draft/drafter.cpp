@@ -14,7 +14,7 @@ int DraftSequence::row_of(int node) const {
     return (int)(at - nodes_.begin());
 }
 
-// If there are too many rows for one graph, all rows except each conversation's last one are committed separately, like
+// If the rows do not fit into one graph, commits all rows except the last row of each conversation separately, like
 // rows of a prompt.
 void Drafter::commit_together(const std::vector<DraftRequest> & commits) {
     if (commits.empty()) return;

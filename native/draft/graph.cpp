@@ -9,13 +9,13 @@ namespace eaglecpp {
 
 namespace {
 
-// Kind of the rows of a graph; EAGLE drafters and block drafters have different kinds.
+// Kind of the rows of a graph. EAGLE drafters use commit, extend and step; block drafters use context, block and
+// rescore.
 enum class Rows { commit, extend, step, context, block, rescore };
 
 class Builder {
   public:
-    // declared: if not null, the builder adds the tensors that it needs to this list, and the drafter's file need not
-    // have them.
+    // declared: if set, the builder adds the tensors that it needs to this list, and the drafter's file may lack them.
     Builder(const DraftSpec & spec, const DraftWeights & weights, Rows rows, const GraphShape & shape,
             const GraphForm & form, DraftGraph & out, ggml_context * ctx, DraftTensors * declared)
         : s_(spec),
@@ -29,7 +29,8 @@ class Builder {
           ctx_(ctx),
           declared_(declared) {}
 
-    // before: the builder of the graph that a step follows; the step reads its only output row.
+    // before: the builder of the previous graph, if this graph is a step. The step reads the previous graph's only
+    // output row.
     void build(const Builder * before = nullptr) {
         if (rows_ == Rows::rescore) return rescore();
         inputs();
@@ -89,8 +90,8 @@ class Builder {
         }
         g_.pos = g_.pos_out = input(GGML_TYPE_I32, n_rows_, 0, "pos");
         if (rows_ != Rows::block && n_out_ > 0 && n_out_ < n_rows_) {
-            // This tensor is not a view of `pos`, because the offset of 4 * (n - n_out) bytes is not aligned enough for
-            // a GPU's shaders.
+            // pos_out is not a view of `pos`, because the offset of 4 * (n - n_out) bytes is not aligned enough for a
+            // GPU's shaders.
             g_.pos_out = input(GGML_TYPE_I32, n_out_, 0, "pos_out");
             if (shape_.parts.size() > 1) g_.row_out = input(GGML_TYPE_I32, n_out_, 0, "row_out");
         }
@@ -110,13 +111,13 @@ class Builder {
         }
     }
 
-    // Returns columns [at, at + n) of a contiguous [d, n_all].
+    // Returns columns [at, at + n) of a contiguous tensor [d, n_all].
     ggml_tensor * columns(ggml_tensor * x, int at, int n) {
         return n == x->ne[1] ? x : ggml_view_2d(ctx_, x, x->ne[0], n, x->nb[1], at * x->nb[1]);
     }
 
-    // Returns the mask of a layer. A mask is created when the first layer uses it. A commit without output stops before
-    // the last layer attends, which may be the only layer that uses its mask.
+    // Returns the mask of a layer. A mask is created when the first layer uses it, because a commit without output
+    // stops before the last layer attends, and only this layer may use the mask.
     ggml_tensor * mask(int il, size_t part) {
         DraftGraph::Part & in = g_.parts[part];
         const bool slides = s_.slides[il], is_causal = s_.is_block() && s_.block.causal[il];
@@ -137,7 +138,8 @@ class Builder {
         return t;
     }
 
-    // Returns a tensor of the file; {i} in the name stands for layer il. Returns null if an optional tensor is missing.
+    // Returns a tensor of the file. {i} in the name is replaced by the layer il. Returns null if an optional tensor is
+    // missing.
     ggml_tensor * weight(const char * pattern, int il, std::vector<int64_t> ne, Need need, bool is_f32) {
         const std::string name = fill(pattern, il);
         if (!declared_) return w_.find(name);
@@ -149,7 +151,7 @@ class Builder {
         return weight(pattern, il, std::move(ne), need, /*is_f32=*/true);
     }
 
-    // Declares a tensor that the host reads row by row for inputs and picks.
+    // Declares a tensor that the host reads row by row, for inputs and for picks.
     void table(EmbeddingTable DraftWeights::* table, const char * name, int64_t n, int64_t n_rows,
                Need need = Need::required, bool is_f32 = false) {
         if (declared_) declare(name, {n, n_rows}, need, is_f32).table = table;
@@ -171,7 +173,7 @@ class Builder {
         return ggml_mul_mat(ctx_, weight(pattern, il, {x->ne[0], n_out}, Need::required, /*is_f32=*/false), x);
     }
 
-    // Multiplies x with a weight, and adds a bias if the file has one.
+    // Multiplies x by a weight, and adds a bias if the file has one for this weight.
     ggml_tensor * linear(ggml_tensor * x, const std::string & pattern, int64_t n_out, int il = 0) {
         return biased(product(x, (pattern + ".weight").c_str(), n_out, il), (pattern + ".bias").c_str(), il);
     }
@@ -187,17 +189,17 @@ class Builder {
 
     ggml_tensor * scaled(ggml_tensor * x, float factor) { return factor == 1.0f ? x : ggml_scale(ctx_, x, factor); }
 
-    // Computes GELU with tanh, written out because ggml's GELU looks values up in half precision.
+    // Computes GELU with tanh. ggml's GELU is not used, because it looks values up in half precision.
     ggml_tensor * gelu(ggml_tensor * x) {
         constexpr float c = 2.0f * 0.7978845608f;
         ggml_tensor * slope = ggml_scale_bias(ctx_, ggml_sqr(ctx_, x), 0.044715f * c, c);
         return ggml_mul(ctx_, x, ggml_sigmoid(ctx_, ggml_mul(ctx_, x, slope)));
     }
 
-    // Returns the last n columns of a contiguous [d, n_rows].
+    // Returns the last n columns of a contiguous tensor [d, n_rows].
     ggml_tensor * tail(ggml_tensor * x, int n) { return columns(x, (int)x->ne[1] - n, n); }
 
-    // Returns the n rows of a contiguous [d, n_rows] that run fully.
+    // Returns the n columns of a contiguous [d, n_rows] whose rows run fully.
     ggml_tensor * outputs(ggml_tensor * x, int n) {
         return n < x->ne[1] && g_.row_out ? ggml_get_rows(ctx_, x, g_.row_out) : tail(x, n);
     }
@@ -211,7 +213,7 @@ class Builder {
             x = ggml_mul(ctx_, x, values("enc.aux_norm.weight", {n_hidden, s_.n_aux()}));
             x = ggml_reshape_2d(ctx_, x, n_hidden * s_.n_aux(), n);
         }
-        // The norm over the concatenation must come before the norms of its parts.
+        // The norm of the concatenated layers must come before the norms of single layers.
         if (s_.norm_before_fc) x = rms(x, "enc.output_norm.weight");
         if (!s_.fc_norm) return linear(x, "fc", s_.n_embd);
         ggml_tensor * normed = nullptr;
@@ -237,11 +239,12 @@ class Builder {
         return ggml_reshape_3d(ctx_, x, s_.head_dim, n_heads, x->ne[1]);
     }
 
-    // Writes the rows x [head_dim, n_head_kv, n_rows] of each conversation into its own cache of keys or values.
+    // Writes the rows x [head_dim, n_head_kv, n_rows] into caches of keys or values. Each conversation has its own
+    // cache.
     using Caches = const std::vector<ggml_tensor *> & (DraftKv::*)() const;
     void store(Caches caches, int il, ggml_tensor * x) {
         each_part([&](size_t i, int at, int n) {
-            // Uses a view: devices fuse rotation, view and copy, but not rotation, reshape and copy.
+            // Stores a view: devices fuse rotation, view and copy, but not rotation, reshape and copy.
             ggml_tensor * rows = ggml_view_2d(ctx_, x, x->ne[0] * x->ne[1], n, x->nb[2], at * x->nb[2]);
             write((kv(i).*caches)()[il], rows, g_.parts[i].slot);
         });
@@ -251,7 +254,7 @@ class Builder {
         ggml_build_forward_expand(g_.gf, ggml_set_rows(ctx_, rows, x, where));
     }
 
-    // Calls f(part, its first row, its number of rows) for every conversation.
+    // Calls f(part, first row of the part, number of rows) for every conversation's part.
     template <typename F>
     void each_part(F && f, bool of_outputs = false) {
         int at = 0;
@@ -262,7 +265,7 @@ class Builder {
         }
     }
 
-    // Concatenates the results of f for all conversations. They are joined in pairs, so each number is only copied a
+    // Concatenates the results of f for all conversations. Results are joined in pairs, so each number is only copied a
     // few times.
     template <typename F>
     ggml_tensor * joined(F && f, bool of_outputs = false) {
@@ -275,7 +278,7 @@ class Builder {
         return all[0];
     }
 
-    // Adds one decoder layer. Returns [H, n_q] for the last n_q rows, or null if n_q is 0.
+    // Adds one decoder layer. Returns the output [H, n_q] of the last n_q rows, or null if n_q is 0.
     ggml_tensor * layer(int il, ggml_tensor * x, int n_q) {
         ggml_tensor * u;
         ggml_tensor * residual = x;
@@ -316,8 +319,9 @@ class Builder {
         return scale ? ggml_mul(ctx_, h, scale) : h;
     }
 
-    // DFlash2's convolution over the rows of a block (speculators models/dflash2). A tap combines fixed weights with
-    // weights computed from the sublayer's normed input. Side 0 is the sublayer's input, side 1 its output.
+    // DFlash2's convolution over the rows of a block (speculators models/dflash2). The convolution's weights are the
+    // sum of fixed weights and weights computed from the sublayer's normed input. Side 0 is the sublayer's input, side
+    // 1 its output.
     struct Mixing {
         ggml_tensor *base = nullptr, *computed = nullptr;
     };
@@ -357,13 +361,13 @@ class Builder {
     // Returns the positions of the last n rows.
     ggml_tensor * positions(int64_t n) { return n == n_rows_ ? g_.pos : g_.pos_out; }
 
-    // Swaps the dimensions of heads and rows.
+    // Swaps the dimensions of heads and of rows.
     ggml_tensor * swapped(ggml_tensor * x) { return ggml_permute(ctx_, x, 0, 2, 1, 3); }
 
     void store_full(int il, ggml_tensor * u) {
         const int64_t n_kv = (int64_t)s_.head_dim * s_.n_head_kv;
         ggml_tensor * k = heads(linear(u, "blk.{i}.attn_k", n_kv, il), s_.n_head_kv);
-        // A layer without values uses its keys as values.
+        // A layer without a value matrix uses its keys as values.
         ggml_tensor * w = weight("blk.{i}.attn_v.weight", il, {u->ne[0], n_kv},
                                  s_.norms_values ? Need::optional : Need::required, false);
         ggml_tensor * v = w ? heads(biased(ggml_mul_mat(ctx_, w, u), "blk.{i}.attn_v.bias", il), s_.n_head_kv) : k;
@@ -372,7 +376,7 @@ class Builder {
         store(&DraftKv::v, il, v);
     }
 
-    // Attends with separate keys and values per head: u [U, n_q] -> [head_dim * n_head, n_q].
+    // Attends with separate keys and values per head. Input: u [U, n_q]; result: [head_dim * n_head, n_q].
     ggml_tensor * attend_full(int il, ggml_tensor * u) {
         const int64_t n_q = (int64_t)s_.head_dim * s_.n_head;
         ggml_tensor * q = heads(linear(u, "blk.{i}.attn_q", n_q, il), s_.n_head);
@@ -385,7 +389,8 @@ class Builder {
         return ggml_reshape_2d(ctx_, y, n_q, u->ne[1]);
     }
 
-    // Stores the row from which all heads compute keys and values: the normed latent, then the rotated part of the key.
+    // Stores the row from which all heads compute their keys and values: the normed latent, then the rotated part of
+    // the key.
     void store_latent(int il, ggml_tensor * u) {
         const int64_t n_latent = s_.latent.kv_rank, n = u->ne[1];
         ggml_tensor * row = product(u, "blk.{i}.attn_kv_a_mqa.weight", s_.head_dim, il);
@@ -398,8 +403,8 @@ class Builder {
         store(&DraftKv::k, il, ggml_concat(ctx_, latent, rotated, 0));
     }
 
-    // Attends in the absorbed form: a head's key and value matrices multiply its query and its result instead of every
-    // row of the cache, so that all heads share the cache. u [U, n_q] -> [value_dim * n_head, n_q]
+    // Attends in the absorbed form: a head's key and value matrices are multiplied with the head's query and result,
+    // not with every row of the cache, so that all heads share the cache. u [U, n_q] -> [value_dim * n_head, n_q]
     ggml_tensor * attend_latent(int il, ggml_tensor * u) {
         const LatentSpec & a = s_.latent;
         const int64_t n_q = u->ne[1], n_all = (int64_t)s_.n_head * (a.nope_dim + a.rope_dim);
@@ -423,12 +428,12 @@ class Builder {
         return ggml_reshape_2d(ctx_, ggml_cont(ctx_, swapped(y)), (int64_t)a.value_dim * s_.n_head, n_q);
     }
 
-    // Multiplies x [n, n_q, n_head] with a matrix per head: -> [n_out, n_q, n_head].
+    // Multiplies x [n, n_q, n_head] by a matrix per head. Result: [n_out, n_q, n_head].
     ggml_tensor * each_head(ggml_tensor * x, const char * pattern, int64_t n_out, int il) {
         return ggml_mul_mat(ctx_, weight(pattern, il, {x->ne[0], n_out, s_.n_head}, Need::required, false), x);
     }
 
-    // Attends with q [key_dim, n_q, n_head], separately for each conversation: -> [value_dim, n_head, n_q].
+    // Attends with q [key_dim, n_q, n_head], separately for each conversation. Result: [value_dim, n_head, n_q].
     ggml_tensor * attend(int il, ggml_tensor * q) {
         if (shape_.parts.size() == 1) return attend(il, 0, q);
         const int64_t n_q = q->ne[1], n_head = q->ne[2];
@@ -445,7 +450,7 @@ class Builder {
         ggml_tensor * rows = tail(mask(il, part), (int)q->ne[1]);
         ggml_tensor * k = cache_view(part, kv(part).k()[il], s_.key_dim());
         ggml_tensor * v = cache_view(part, s_.has_latent() ? kv(part).k()[il] : kv(part).v()[il], s_.value_dim());
-        ggml_tensor * sinks = nullptr;  // one logit per head for attending to nothing
+        ggml_tensor * sinks = nullptr;  // a logit per head that takes a part of the softmax without a value
         if (s_.is_block()) sinks = values("blk.{i}.attn_sinks.weight", {s_.n_head}, Need::optional, il);
         ggml_tensor * y;
         if (form_.flash_attn) {
@@ -461,8 +466,8 @@ class Builder {
         return y;
     }
 
-    // Returns a view of the cache [n * n_head_kv, n_slots] as [n, n_kv, n_head_kv]. With latent attention it has only
-    // the first n numbers of each row.
+    // Returns a view of the cache [n * n_head_kv, n_slots] as [n, n_kv, n_head_kv]. With latent attention the view has
+    // only the first n numbers of each row.
     ggml_tensor * cache_view(size_t part, ggml_tensor * cache, int n) {
         const size_t n_head_bytes = ggml_row_size(cache->type, n);
         const int n_kv = shape_.parts[part].n_kv;
@@ -490,9 +495,9 @@ class Builder {
         return ggml_scale(ctx_, ggml_tanh(ctx_, logits), s_.logit_softcap);
     }
 
-    // Computes the logits of the draft positions. With a Markov head, the first position's logits are complete, because
-    // its previous token is the anchor. The other positions' logits do not contain the Markov head yet. They are
-    // returned if the graph picks from them, otherwise kept for rescore().
+    // Computes the logits of the draft positions. With a Markov head, the logits of the first position are complete,
+    // because its previous token is the anchor. The logits of all other positions lack the Markov head's part. If the
+    // graph picks tokens from these logits, they are outputs; otherwise they are kept for rescore().
     void output_block(ggml_tensor * x) {
         const int first = s_.block.anchor_first ? 0 : 1;
         ggml_tensor * h = joined([&](size_t i, int at, int) { return columns(x, at + first, shape_.parts[i].n_out); });
@@ -524,7 +529,7 @@ class Builder {
         give(with_markov(firsts));
     }
 
-    // Completes the logits of draft positions, given the previous token of each position.
+    // Completes the logits of draft positions, given the token before each position.
     void rescore() {
         for (const GraphPart & p : shape_.parts) {
             g_.parts.emplace_back().state_idx = input(GGML_TYPE_I32, p.n_rows, 0, "state_idx");
@@ -535,7 +540,7 @@ class Builder {
 
     ggml_tensor * with_markov(ggml_tensor * logits) {
         g_.previous = input(GGML_TYPE_F32, s_.block.markov_rank, logits->ne[1], "previous");
-        // The rows are scaled like the logits, as in vLLM (models/qwen3_dspark.py).
+        // The rows of W1 and W2 are scaled like the logits, as in vLLM (models/qwen3_dspark.py).
         table(&DraftWeights::before, "markov_w1.weight", s_.block.markov_rank, s_.n_vocab);
         table(&DraftWeights::after, "markov_w2.weight", s_.block.markov_rank, s_.n_draft_vocab);
         ggml_tensor * bias = product(g_.previous, "markov_w2.weight", s_.n_draft_vocab);
@@ -551,7 +556,7 @@ class Builder {
     }
 
     // Picks the likeliest tokens. A log-probability is a logit minus one number per row. This number is the best
-    // token's logit minus the logarithm of its probability.
+    // token's logit minus the logarithm of that token's probability.
     void pick() {
         const int64_t n = g_.logits->ne[0], n_out = g_.logits->ne[1];
         const auto pick_from = [&](ggml_tensor * rows) {
@@ -577,7 +582,7 @@ class Builder {
     ggml_context * ctx_;
     DraftTensors * declared_;
     std::vector<ggml_tensor *> inputs_, outputs_;
-    ggml_tensor * embd_ = nullptr;  // [H, n_rows] f32
+    ggml_tensor * embd_ = nullptr;  // [H, n_rows] f32, token embeddings
     ggml_tensor * fed_ = nullptr;   // [H, n_out], input of draft rows
 };
 
@@ -599,12 +604,12 @@ void DraftMemory::fail_without_room() {
          ggml_backend_buft_name(buft_));
 }
 
-// Allocates these tensors contiguously. Returns a byte tensor that covers them.
+// Allocates these tensors contiguously. Returns a byte tensor that covers all of them.
 ggml_tensor * DraftMemory::place(ggml_context * ctx, const std::vector<ggml_tensor *> & tensors,
                                  ggml_backend_buffer_ptr & buffer, const char * name) {
     if (tensors.empty()) return nullptr;
-    // This is the largest alignment that CPUs, CUDA and Vulkan require. Each tensor inside the buffer must be aligned,
-    // because it must be bound separately.
+    // n_align is the largest alignment that CPUs, CUDA and Vulkan require. Each tensor inside the buffer must be
+    // aligned, because devices bind each tensor separately.
     const size_t n_align = std::max<size_t>(256, ggml_backend_buft_get_alignment(buft_));
     std::vector<size_t> at;
     size_t n_bytes = 0;

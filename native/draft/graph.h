@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
-// The drafter's compute graphs. Arithmetic: SafeAILab/EAGLE eagle/model/cnets.py for EAGLE-3; vllm-project/vllm and
-// sgl-project/sglang llama_eagle3.py for EAGLE 3.1's norms before fc and post-norm feedback; SafeAILab/EAGLE
-// eagle/model/cnets1.py for EAGLE-1 and 2; draft/draft_file.h for block drafters. A graph depends only on switches,
-// weights, memory and sizes. It only uses operations that the CPU, CUDA, Metal and Vulkan backends all implement.
+// The drafter's compute graphs. Sources of the arithmetic: SafeAILab/EAGLE eagle/model/cnets.py for EAGLE-3;
+// vllm-project/vllm and sgl-project/sglang llama_eagle3.py for EAGLE 3.1's norms before fc and post-norm feedback;
+// SafeAILab/EAGLE eagle/model/cnets1.py for EAGLE-1 and EAGLE-2; draft/draft_file.h for block drafters. A graph depends
+// only on switches, weights, memory and sizes. It only uses operations that the CPU, CUDA, Metal and Vulkan backends
+// all implement.
 //
 // A graph serves one or several conversations. Operations with weights run once for the rows of all conversations.
-// Operations that read or write a cache run separately for each conversation, in the sizes that they have when this
-// conversation runs alone. So a row's numbers do not depend on the other conversations, if the results of products do
-// not depend on the number of rows.
+// Operations that read or write a cache run separately for each conversation, with the sizes that they would have if
+// this conversation ran alone. So a row's numbers do not depend on other conversations, provided that the results of
+// products do not depend on the number of rows.
 //
 // There are two kinds of graph:
 //   commit  Rows with true hidden states: fuses them and writes K/V. Only the last `n_out` (0 or 1) rows of a
@@ -16,12 +17,12 @@
 //           head: the logits of draft positions given the previous token. If the graph picks the likeliest tokens, the
 //           host computes these instead (outputs.h).
 //
-// "Fully" means query, attention, MLP and head of the last layer. Lower layers always run for all rows, because the K/V
-// of the next layer needs their output.
+// A row runs fully if query, attention, MLP and head of the last layer run for it. Lower layers always run for all
+// rows, because the next layer computes K/V from their output.
 //
 // On a device, waiting for the host costs the most time besides arithmetic. So all inputs of a graph are contiguous and
-// arrive in one copy. With `n_top` the graph picks the likeliest tokens itself, so that a few numbers come back in one
-// copy instead of whole rows.
+// arrive in one copy. With `n_top` the graph picks the likeliest tokens itself, so that one copy returns a few numbers
+// instead of whole rows.
 #pragma once
 
 #include <ggml-alloc.h>
@@ -40,12 +41,12 @@
 
 namespace eaglecpp {
 
-// One conversation's part of a graph.
+// The part of one conversation in a graph.
 struct GraphPart {
     const DraftKv * kv;
     int n_rows;
     int n_out;
-    int n_kv;  // number of K/V slots read, padded
+    int n_kv;  // number of K/V slots that the graph reads, padded
 
     bool operator<(const GraphPart & o) const {
         return std::tie(n_rows, n_out, n_kv, kv) < std::tie(o.n_rows, o.n_out, o.n_kv, o.kv);
@@ -53,13 +54,13 @@ struct GraphPart {
 };
 
 struct GraphShape {
-    bool commit;  // commit graph; otherwise extend graph
+    bool commit;  // true for a commit graph, false for an extend graph
     std::vector<GraphPart> parts;
-    // Number of draft rows after a commit of a single conversation. Each draft row embeds the likeliest token of the
-    // previous row and follows it.
+    // Number of draft rows after a commit of a single conversation. Each draft row follows the previous row and embeds
+    // that row's likeliest token.
     int n_steps = 0;
     // For a commit of a block drafter: the blocks after the committed rows, one per conversation. n_out of a block is
-    // the number of draft positions that the head runs for. Empty if the rows belong to a prompt.
+    // the number of draft positions for which the head runs. Empty if the rows belong to a prompt.
     std::vector<GraphPart> block = {};
 
     int n_rows() const {
@@ -77,14 +78,14 @@ struct GraphShape {
     }
 };
 
-// Memory shared by all graphs of a drafter, which run one at a time. The memory only grows. When it grows, it moves,
-// which invalidates graphs of an earlier `epoch`.
+// Memory shared by all graphs of a drafter. The graphs run one at a time. The memory only grows. When it grows, it
+// moves, which invalidates all graphs with an earlier `epoch`.
 class DraftMemory {
   public:
     explicit DraftMemory(ggml_backend_buffer_type_t buft);
 
-    // Allocates `inputs` and `outputs`, each contiguously in this order, then the other tensors of the graph. Returns
-    // two byte tensors that cover all inputs and all outputs; null if there are none. Error(out_of_memory)
+    // Allocates `inputs` and `outputs`, each contiguously in this order, then all other tensors of the graph. Returns a
+    // byte tensor that covers all inputs and one that covers all outputs; null if there are none. Error(out_of_memory)
     std::pair<ggml_tensor *, ggml_tensor *> allocate(ggml_context * ctx, ggml_cgraph * gf,
                                                      const std::vector<ggml_tensor *> & inputs,
                                                      const std::vector<ggml_tensor *> & outputs);
@@ -103,31 +104,31 @@ class DraftMemory {
     int epoch_ = 0;
 };
 
-// A built graph. The shapes of inputs are in ggml order; unused inputs are null. The rows of a conversation are
-// contiguous, in the order of the shape's parts.
+// A built graph. Shapes of inputs are in ggml's order; unused inputs are null. The rows of a conversation are
+// contiguous. Conversations are in the order of the shape's parts.
 struct DraftGraph {
-    // For a commit: [n_aux * Ht, n_rows], the extracted layers concatenated.
+    // For a commit: [n_aux * Ht, n_rows], the concatenated hidden states of the extracted layers.
     ggml_tensor * hidden_states = nullptr;
-    ggml_tensor * embd = nullptr;     // [H, n_rows] f32, token embeddings; in blocks only the anchors' embeddings
-    ggml_tensor * pos = nullptr;      // [n_rows] i32
-    ggml_tensor * pos_out = nullptr;  // [n_out] i32, positions of the rows that run fully; `pos` itself if all rows do
-    ggml_tensor * row_out = nullptr;  // [n_out] i32, their indices; null if all rows or the last ones run fully
+    ggml_tensor * embd = nullptr;  // [H, n_rows] f32, token embeddings; for a block only the embeddings of the anchors
+    ggml_tensor * pos = nullptr;   // [n_rows] i32, positions
+    ggml_tensor * pos_out = nullptr;  // [n_out] i32, positions of rows that run fully; `pos` itself if all rows do
+    ggml_tensor * row_out = nullptr;  // [n_out] i32, indices of rows that run fully; null if all or the last rows do
 
-    ggml_tensor * previous = nullptr;  // with a Markov head: [R, rows of logits] the row of W1 for each previous token
+    ggml_tensor * previous = nullptr;  // with a Markov head: [R, rows of logits], for each previous token its row of W1
 
     // Inputs of one conversation.
     struct Part {
         ggml_tensor * state_idx = nullptr;   // extend: [n_rows] i32 state slot that each row reads
         ggml_tensor * slot = nullptr;        // [n_rows] i64 K/V slot that each row writes
         ggml_tensor * state_slot = nullptr;  // [n_out] i64 state slot that each row writes
-        // [n_kv, n_mask_rows] f16, values 0 or -inf. There is one mask for layers with a sliding window and, in a
-        // block, one for causal layers. A mask is null if no layer of its kind attends.
+        // Attention mask [n_kv, n_mask_rows] f16, values 0 or -inf. Layers with a sliding window share one mask and, in
+        // a block, causal layers share another. A mask is null if no layer of its kind attends.
         struct Mask {
             ggml_tensor * tensor = nullptr;
             bool slides = false, is_causal = false;
         };
         Mask masks[4];
-        int n_mask_rows = 0;  // only the last n_mask_rows rows of the conversation have a row in the mask
+        int n_mask_rows = 0;  // the mask has rows only for the last n_mask_rows rows of the conversation
     };
     std::vector<Part> parts;
 
@@ -135,16 +136,17 @@ struct DraftGraph {
     ggml_tensor * picked = nullptr;  // bytes of all picks; null without n_top
 
     // Outputs of the graph; null if n_out == 0.
-    ggml_tensor * logits = nullptr;  // [Vd, n_out]; only the first position's with a Markov head and without n_top
-    // For the host, per draft position: [selector_rank, n_out] with a selector, [1, n_out] with a confidence head.
+    ggml_tensor * logits = nullptr;  // [Vd, n_out]; with a Markov head and without n_top only the first position
+    // States for the host, per draft position: [selector_rank, n_out] with a selector, [1, n_out] with a confidence
+    // head.
     ggml_tensor * hidden = nullptr;
-    // With n_top: the likeliest tokens of each row, in no particular order, with their logits and probabilities.
-    ggml_tensor * top_ids = nullptr;     // [n_top, n_out] i32
-    ggml_tensor * top_logits = nullptr;  // [1, n_top, n_out]
-    ggml_tensor * top_probs = nullptr;   // [1, n_top, n_out]
+    // The likeliest tokens of each row with their logits and probabilities, in no particular order, if n_top > 0.
+    ggml_tensor * top_ids = nullptr;     // [n_top, n_out] i32, token ids
+    ggml_tensor * top_logits = nullptr;  // [1, n_top, n_out], logits
+    ggml_tensor * top_probs = nullptr;   // [1, n_top, n_out], probabilities
 
-    std::vector<std::unique_ptr<DraftGraph>> steps;  // inputs and outputs of the GraphShape::n_steps draft rows
-    std::unique_ptr<DraftGraph> context;             // for a block: inputs of the rows before it
+    std::vector<std::unique_ptr<DraftGraph>> steps;  // inputs and outputs of each of the GraphShape::n_steps draft rows
+    std::unique_ptr<DraftGraph> context;             // for a block: inputs of the rows before the block
 
     int epoch = 0;  // epoch of the graph's memory
 
@@ -153,17 +155,17 @@ struct DraftGraph {
 };
 
 struct GraphForm {
-    bool flash_attn = false;  // one fused attention operation instead of separate ones
-    int n_top = 0;            // tokens that the graph picks for each row that runs fully; 0 = no picking
+    bool flash_attn = false;  // one flash attention operation instead of separate operations
+    int n_top = 0;            // number of tokens that the graph picks for each row that runs fully; 0 = no picks
 
-    // Returns true if rows store states in the cache (kv.h). In a block drafter only the rows of a Markov head store
-    // states, unless the host rescores the graph's picks.
+    // Returns true if rows store states in the cache (kv.h). In a block drafter only the rows for a Markov head store
+    // states, and only if a graph rescores them, not the host.
     bool keeps_states(const DraftSpec & spec) const {
         return !spec.is_block() || (spec.block.markov_rank > 0 && n_top == 0);
     }
 };
 
-// Returns the size of the buffer, 0 for null.
+// Returns the size of the buffer, or 0 for a null buffer.
 size_t n_bytes_of(const ggml_backend_buffer_ptr & buffer);
 
 // Builds and allocates a graph. Error(out_of_memory)

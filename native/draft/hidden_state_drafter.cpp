@@ -12,17 +12,17 @@ namespace eaglecpp {
 
 namespace {
 
-// Number of tokens that a graph picks for a row; llama.cpp's default top-k is 40. A Markov head can make less likely
-// tokens likely (docs/research/gpu.md).
+// Number of tokens that a graph picks for a row; llama.cpp's default top-k is 40. With a Markov head more tokens are
+// picked, because it can make less likely tokens likely (docs/research/gpu.md).
 constexpr int n_top = 64, n_top_markov = 128;
-// Memory to leave free on a device when token embeddings are uploaded.
+// Memory to leave free on a device after token embeddings are uploaded.
 constexpr size_t embedding_margin = (size_t)512 << 20;
 // Number of rows of a draft step for which memory is reserved. Wider steps allocate memory when they run.
 constexpr int n_reserved_rows = 16;
-// Number of graphs kept for each conversation, and for several together. A generation needs about five, and several
-// times as many if chains are drafted in one graph.
+// Maximum number of graphs that are kept, for each conversation and for several conversations together. A generation
+// needs about five graphs, and several times as many if chains are drafted in one graph.
 constexpr int n_graphs_max = 64;
-// Limits beyond what any machine can store. Their padded sum fits into an int.
+// Upper limits of the sizes, beyond what any machine can store. The padded sum of both limits fits into an int.
 constexpr int n_ctx_max = 1 << 30, n_draft_rows_limit = 1 << 20;
 
 DrafterOptions checked(const DrafterOptions & options) {
@@ -129,7 +129,7 @@ void HiddenStateDrafter::give_kv(std::unique_ptr<DraftKv> kv) {
     if (options_.is_remote) idle_kv_.push_back(std::move(kv));
 }
 
-// Returns the shape of one graph of each kind, for n_together conversations with n_rows rows each.
+// Returns one shape for each kind of graph, with n_together conversations of n_rows rows each.
 std::vector<GraphShape> HiddenStateDrafter::shapes(const DraftKv & kv, const GraphForm & form, int n_rows,
                                                    int n_step_rows, int n_together) const {
     const int n_kv = kv.n_slots(), n_slots = spec_.block.n_slots();
@@ -144,7 +144,8 @@ std::vector<GraphShape> HiddenStateDrafter::shapes(const DraftKv & kv, const Gra
 
 bool HiddenStateDrafter::supports(const GraphForm & form, std::string & missing, int n_steps) {
     const DraftKv kv(spec_, 256, 1 + spec_.block.n_rows, options_.type_kv, device_.buft(), form.keeps_states(spec_));
-    // Checks graphs for two conversations, because several conversations need more operations than one.
+    // Checks graphs for two conversations, because several conversations need operations that a single conversation
+    // does not need.
     std::vector<GraphShape> all = shapes(kv, form, 8, 8, 2);
     if (n_steps > 0) all = {{true, {{&kv, 8, 1, kv.n_slots()}}, n_steps}};
     return std::all_of(all.begin(), all.end(), [&](const GraphShape & shape) {
@@ -186,7 +187,7 @@ void HiddenStateDrafter::finish() {
              device_name().c_str(), missing.c_str());
     }
     if (!options_.is_remote) return;
-    // If the device cannot pick tokens, whole rows are copied back.
+    // If the device cannot pick tokens, whole rows are copied back to the host.
     GraphForm better = form_;
     const BlockSpec & b = spec_.block;
     better.n_top = b.selector_rank > 0 ? b.selector_top_k : b.markov_rank > 0 ? n_top_markov : n_top;
@@ -203,7 +204,8 @@ bool HiddenStateDrafter::make_rows(ggml_tensor *& rows, ggml_type type, int n_ro
     return embedding_buffer_ != nullptr;
 }
 
-// Uploads the input of all rows of a block except the first, once for all blocks.
+// Uploads the embedding of the mask token, the input of all rows of a block except the first row. One upload serves all
+// blocks.
 void HiddenStateDrafter::bring_mask() {
     const int n = spec_.block.n_rows - 1;
     if (n == 0) return;
@@ -214,8 +216,8 @@ void HiddenStateDrafter::bring_mask() {
     ggml_backend_tensor_set(weights_.mask_embeddings, rows.data(), 0, rows.size() * sizeof(float));
 }
 
-// Uploads the rows of the draft vocabulary as stored. They only avoid waits for the host, so they are not uploaded if
-// memory is short.
+// Uploads the embeddings of the draft vocabulary as stored. These embeddings only avoid waits for the host, so they are
+// not uploaded if memory is short.
 void HiddenStateDrafter::bring_embedding() {
     const EmbeddingTable & table = weights_.embedding;
     const size_t n_row = table.n_row_bytes();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A drafter that reads the target's hidden states: EAGLE or a block drafter. Its weights are on one device and shared
-// by all conversations (hidden_state_sequence.h). Of the target it only knows the tables that the two share. EAGLE and
-// block drafters differ only in their graphs.
+// A drafter that reads the target's hidden states: EAGLE or a block drafter. Its weights are on one device and all
+// conversations share them (hidden_state_sequence.h). The drafter knows only the tables of the target that both share.
+// EAGLE and block drafters differ only in their graphs.
 #pragma once
 
 #include <ggml-backend.h>
@@ -28,17 +28,17 @@ struct DrafterOptions {
     int n_draft_rows_max = 128;           // maximum number of draft rows per round
     int n_sequences = 1;                  // maximum number of conversations
     ggml_type type_kv = GGML_TYPE_F16;
-    bool flash_attn = true;   // use it if the device supports it for these sizes; fixed once sequences exist
+    bool flash_attn = true;   // if the device supports it for these sizes; fixed once sequences exist
     bool use_kernels = true;  // use our CPU kernels
-    // Use graphs of few different sizes that pick the likeliest tokens themselves. Always true on devices, where
-    // waiting and copying cost more than additional rows. On the CPU only tests set it.
+    // Use graphs that have few different sizes and pick the likeliest tokens themselves. is_remote is always true on
+    // devices, where waiting and copying cost more than additional rows. On the CPU only tests set it.
     bool is_remote = false;
 };
 
 class HiddenStateDrafter : public Drafter {
   public:
-    // Rows per commit graph. The number is large enough for efficient matrix products. It is small enough that the
-    // hidden states and activations of a drafter for an 8B model stay within about 20 MiB.
+    // Number of rows per commit graph. The number is large enough for efficient matrix products. It is also small
+    // enough that the hidden states and activations of a drafter for an 8B model stay within about 20 MiB.
     static constexpr int n_commit_chunk = 128;
 
     // Loads the weights. Error(gguf | out_of_memory | unsupported)
@@ -48,7 +48,7 @@ class HiddenStateDrafter : public Drafter {
     const DrafterOptions & options() const { return options_; }
     DraftTraits traits() const override;
     DraftDescription describe() const override { return {spec_.is_block() ? spec_.block.kind() : "eagle"}; }
-    const std::vector<Token> & d2t() const { return d2t_; }  // [n_draft_vocab] draft id -> target id
+    const std::vector<Token> & d2t() const { return d2t_; }  // target id of each draft id, [n_draft_vocab]
     std::unique_ptr<DraftSequence> open(int conversation) override;
     void extend_together(const std::vector<DraftRequest> & steps) override;
     bool can_step() const override { return weights_.draft_embedding != nullptr; }
@@ -56,21 +56,21 @@ class HiddenStateDrafter : public Drafter {
     bool flash_attn() const { return form_.flash_attn; }
     bool is_remote() const { return options_.is_remote; }
 
-    // Both functions share a table of the target with a drafter that lacks it; the table must outlive the drafter. The
-    // embedding's rows must be readable on the host. `to_copy` has the head's values in readable memory, or is null; it
-    // is copied once if the drafter's device cannot read the head itself. Error(mismatch) on wrong shapes,
-    // Error(unsupported) if a copy is needed and `to_copy` is null.
+    // set_embedding() and share_head() give a drafter a table of the target that the drafter's file lacks. The table
+    // must outlive the drafter. The rows of the embedding must be readable on the host. `to_copy` has the head's values
+    // in readable memory, or is null. If the drafter's device cannot read the head, `to_copy` is copied once.
+    // Error(mismatch) on wrong shapes, Error(unsupported) if a copy is needed and `to_copy` is null.
     void set_embedding(EmbeddingTable table);
     void share_head(const ggml_tensor * head, const ggml_tensor * to_copy);
 
     void set_n_threads(int n_threads) override;
 
-    // Call after all tables are set. Selects flash attention if the device supports it, and checks that the device
+    // Call it after all tables are set. Selects flash attention if the device supports it, and checks that the device
     // supports every operation. Error(unsupported | mismatch)
     void finish();
 
-    // On a device, allocates the memory of all conversations, so that a lack of memory is found before they start.
-    // Error(out_of_memory)
+    // On a device, allocates the memory of all conversations, so that a lack of memory is found before any conversation
+    // starts. Error(out_of_memory)
     void reserve();
 
     std::vector<MemoryUse> memory_use() const override;
@@ -79,20 +79,21 @@ class HiddenStateDrafter : public Drafter {
     DraftDevice & device() { return device_; }
     const DraftDevice & device() const { return device_; }
     const GraphForm & form() const { return form_; }
-    // Returns true if the host, not the graph, applies the effect of the previous token on a position of the block. The
-    // host applies it to the position's likeliest tokens.
+    // Returns true if the host, not the graph, applies the effect of the previous token on a block's position. The host
+    // applies this effect to the position's likeliest tokens.
     bool selects() const { return spec_.block.selector_rank > 0 || (spec_.block.markov_rank > 0 && form_.n_top > 0); }
 
-    // Returns the next graph to run, cached or built. This call may discard the results of the last graph on the
-    // device. Error(out_of_memory)
+    // Returns a graph of this shape to run next, from the cache or newly built. This call may discard the results of
+    // the last graph on the device. Error(out_of_memory)
     const DraftGraph & next_graph(const GraphShape & shape);
 
-    // Returns the K/V cache of a closed conversation or a new one. Caches are reused because allocating and freeing is
-    // slow on some devices, and some drivers failed on freed memory. Error(out_of_memory)
+    // take_kv() returns the K/V cache of a closed conversation or a new cache. give_kv() returns a cache after use.
+    // Caches are reused because allocating and freeing is slow on some devices, and some drivers failed on freed
+    // memory. Error(out_of_memory)
     std::unique_ptr<DraftKv> take_kv();
     void give_kv(std::unique_ptr<DraftKv> kv);
 
-    // Number of graphs run so far. A graph's results stay on the device until the next one runs.
+    // Number of graphs run so far. A graph's results stay on the device until the next graph runs.
     int n_runs() const { return n_runs_; }
 
   private:

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 // One conversation of a drafter that reads hidden states. Row p pairs the target's hidden state at position p with the
-// embedding of the token at p + 1, and has K/V slot and RoPE position p. A draft row reads the state of the row before
-// it. Its attention sees the committed rows, its ancestors and itself.
+// embedding of the token at p + 1. Its K/V slot and its RoPE position are p. A draft row reads the state of the row
+// before it. The attention of a draft row sees the committed rows, the row's ancestors and the row itself.
 //
 // In a block drafter a committed row is only the keys and values of its hidden state. The rows of a block use the slots
-// of draft rows. An extend call computes the logits of draft positions given the previous token.
+// of draft rows. An extend call computes the logits of draft positions, given the previous token.
 //
-// Several conversations can commit or extend in one graph, which reads the weights once for all. Each conversation gets
-// the bits that it gets alone, if the results of products do not depend on the number of rows.
+// Several conversations can commit or extend in one graph, which reads the weights once for all conversations. Each
+// conversation gets the same bits as alone, if the results of products do not depend on the number of rows.
 #pragma once
 
 #include <initializer_list>
@@ -26,13 +26,13 @@ class HiddenStateSequence : public DraftSequence, Pinned {
     ~HiddenStateSequence() override;
 
     int n_rows() const override { return kv_->n_rows; }
-    int n_draft_rows() const { return drafts_.n(); }  // of the current round
+    int n_draft_rows() const { return drafts_.n(); }  // number of draft rows of the current round
 
     void commit(const HiddenStates & hidden_states, const Token * tokens) override;
     bool take_step(int i, const DraftRow & row) override;
 
-    // Returns the logits [n_draft_vocab] of output row i of this sequence's last call, valid until the next call of any
-    // sequence of this drafter.
+    // Returns the logits [n_draft_vocab] of output row i of this sequence's last call. They are valid until the next
+    // call of any sequence of this drafter.
     const float * logits(int i) { return outputs_.logits(i); }
 
     std::vector<Candidate> candidates(int i, int k, const std::optional<CoupledSampling> & sampling = {},
@@ -48,17 +48,17 @@ class HiddenStateSequence : public DraftSequence, Pinned {
     const DraftKv & kv() const { return *kv_; }
 
   private:
-    friend class HiddenStateDrafter;  // runs calls of several conversations
+    friend class HiddenStateDrafter;  // HiddenStateDrafter runs calls of several conversations
 
     int n_padded(int n_rows, std::initializer_list<int> sizes) const;
     int n_slots_read(int n_used) const;
-    // Prepares a commit. Its last row runs fully, and draft rows after node 0 read the state of this row. Masked rows
-    // are not kept in the cache. For a block drafter, appends the block that follows the rows to `blocks`.
+    // Prepares a commit. The commit's last row runs fully, and draft rows after node 0 read the state of this row.
+    // Masked rows are not kept in the cache. For a block drafter, appends the block that follows the rows to `blocks`.
     DraftCall commit_call(const DraftRequest & commit, std::vector<DraftCall> & blocks);
     DraftCall commit_call(const HiddenStates & hidden_states, const Token * tokens, int n_out);
     DraftCall block_call(int n_before, Token anchor, int n_out);
     DraftCall extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens);
-    // Runs several conversations in one graph. `blocks` is empty or has one block per call.
+    // Runs the calls of several conversations in one graph. `blocks` is empty or has one block per call.
     static void run(const std::vector<DraftCall> & calls, const std::vector<DraftCall> & blocks = {}, int n_steps = 0);
     void add_steps(const DraftGraph & g);
     void check_room(int n_rows) const;

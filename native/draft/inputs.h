@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Writes the inputs of a graph, conversation by conversation: hidden states, token embeddings, positions, the slots
-// that rows write and the slots that they see.
+// that rows write, and the slots that rows see.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace eaglecpp {
 
-// The ancestry of a round's draft rows: for each of them the row that it follows (-1 = the last committed row), and its
-// position.
+// The ancestry of a round's draft rows: the parent of each row (-1 = the last committed row), and the position of each
+// row.
 struct Ancestry {
     std::vector<int32_t> parents, positions;
 
@@ -30,25 +30,25 @@ struct Ancestry {
 struct DraftCall {
     DraftSequence * seq;
     const Token * tokens;
-    HiddenStates hidden_states;  // commit: hidden states of all rows except the masked ones
+    HiddenStates hidden_states;  // for a commit: hidden states of all rows except masked rows
     std::vector<int32_t> pos;    // position of each row
-    std::vector<int32_t> feeds;  // extend: state slot that each row reads
-    const Ancestry * drafts;     // extend: all draft rows so far, this call's last; null in a block
+    std::vector<int32_t> feeds;  // for an extend call: state slot that each row reads
+    const Ancestry * drafts;  // for an extend call: all draft rows so far, with this call's rows last; null in a block
     int first_slot, first_state;
     int n_out;
-    int n_ahead;  // number of masked rows, at the end
+    int n_ahead;  // number of masked rows, which are the last rows
     bool is_commit;
     GraphPart part;
-    std::optional<Token> anchor;  // for a block's rows; `tokens` is null then
+    std::optional<Token> anchor;  // last token of the text, for the rows of a block; `tokens` is then null
 
     int n() const { return (int)pos.size(); }
     Token token(int i) const { return stand_in(anchor ? *anchor : tokens[i]); }
     int n_idle() const { return part.n_rows - n(); }
 };
 
-// Writes the inputs of a graph with one call per part of its shape. bytes: memory that is copied to graph.packed before
-// the graph starts, or the memory of graph.packed itself. Padding rows come first, because only the last rows of a
-// commit run fully; padding rows write to slots that are never read.
+// Writes the inputs of a graph, with one call per part of its shape. bytes: memory that is copied to graph.packed
+// before the graph starts, or the memory of graph.packed itself. Padding rows come first, because only the last rows of
+// a commit run fully. Padding rows write to slots that are never read.
 void write_inputs(const DraftSpec & spec, const DraftWeights & weights, const DraftGraph & graph, uint8_t * bytes,
                   const std::vector<DraftCall> & calls);
 

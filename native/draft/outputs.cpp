@@ -9,7 +9,7 @@
 
 namespace eaglecpp {
 
-// Returns x, but -inf for NaN: NaN, from broken weights or hidden states, ranks last.
+// Returns x, or -inf if x is NaN. NaN comes from broken weights or hidden states and must rank last.
 static float number(float x) {
     return std::isnan(x) ? -INFINITY : x;
 }
@@ -97,8 +97,8 @@ void DraftOutputs::begin_block(const DraftGraph & g, const DraftCall & block, in
     select({0}, &*block.anchor);
 }
 
-// Computes the confidence as a logit of [state; row of W1], with the arithmetic of deepseek-ai/DeepSpec
-// deepspec/modeling/dspark.
+// Computes the confidence as a logit, from the position's state and the row of W1, with the arithmetic of
+// deepseek-ai/DeepSpec deepspec/modeling/dspark.
 void DraftOutputs::judge(const std::vector<int32_t> & slots, const Token * before) {
     const DraftWeights & w = drafter_.weights();
     if (hidden_.empty()) return;
@@ -120,7 +120,7 @@ void DraftOutputs::select(const std::vector<int32_t> & slots, const Token * befo
     if (drafter_.spec().block.selector_rank == 0) judge(slots, before);
 }
 
-// Dot product with separate sums that the compiler can vectorise.
+// Computes a dot product with separate partial sums that the compiler can vectorise.
 static float dot(const float * x, const float * y, int n) {
     constexpr int n_lanes = 8;
     float sums[n_lanes] = {};
@@ -131,7 +131,7 @@ static float dot(const float * x, const float * y, int n) {
     return std::inner_product(x + i, x + n, y + i, std::accumulate(sums, sums + n_lanes, 0.0f));
 }
 
-// Scores the picked tokens of a position given the previous token. DFlash2 takes a softmax over these tokens
+// Scores the picked tokens of a position, given the previous token. DFlash2 takes a softmax over these tokens
 // (vllm-project/vllm qwen3_dflash2.py). DSpark adds W2 W1[before] to their logits and leaves the logits of all other
 // tokens unchanged (qwen3_dspark.py with dspark_draft_topk).
 DraftOutputs::Picked DraftOutputs::behind(int slot, Token before) const {
@@ -139,7 +139,7 @@ DraftOutputs::Picked DraftOutputs::behind(int slot, Token before) const {
     const DraftSpec & s = drafter_.spec();
     const bool is_markov = s.block.markov_rank > 0;
     Picked p = slots_[slot];
-    if (is_markov && slot == 0) return p;  // the graph added W2 W1 for all tokens of the first position
+    if (is_markov && slot == 0) return p;  // the graph already added W2 W1 to all logits of the first position
     const int n = is_markov ? s.block.markov_rank : s.block.selector_rank;
     std::vector<float> row(n), after(n), scores;
     w.before.row(before, row.data());
@@ -172,7 +172,8 @@ const float * DraftOutputs::logits(int i) {
     return logits_.data() + (size_t)i * n_logits_;
 }
 
-// Returns true if all requested tokens were picked: the k best tokens, or all tokens that can pass the sampler's cuts.
+// Returns true if the picked tokens include the k best tokens or, with `sampling`, all tokens that can pass the
+// truncating samplers.
 bool DraftOutputs::covers(const Picked & picked, int k, const std::optional<CoupledSampling> & sampling) const {
     const size_t n_there = picked.tokens.size();
     if (!sampling) return (size_t)k <= n_there;
@@ -190,7 +191,7 @@ std::vector<Candidate> DraftOutputs::likeliest(const Picked & picked, int k) con
 
 std::vector<Candidate> DraftOutputs::candidates(int i, int k, const std::optional<CoupledSampling> & sampling,
                                                 Pos pos) {
-    // With a selector, only its selected tokens are candidates.
+    // With a selector, only the selected tokens are candidates.
     const Picked * picked = selected_.empty() ? nullptr : &selected_[i];
     if (!picked && !picked_.empty() && covers(picked_[i], k, sampling)) picked = &picked_[i];
     std::vector<Candidate> out;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Holds the results of one conversation's last call: the logits of its rows and, if the graph picked them, the
+// Holds the results of one conversation's last call: the logits of the call's rows and, if the graph picked tokens, the
 // likeliest tokens.
 #pragma once
 
@@ -15,14 +15,14 @@
 
 namespace eaglecpp {
 
-// The device's picks for all rows of a graph or step. Valid until the next graph runs.
+// The tokens that the device picked, for all rows of a graph or step. Valid until the next graph runs.
 struct LandedPicks {
     const int32_t * ids = nullptr;
     const float *logits = nullptr, *probs = nullptr;
     const float * hidden = nullptr;  // DraftGraph::hidden
 };
 
-// Returns the picks of a started graph and of its steps; their contents are valid after waiting for the device. The
+// Returns the picks of a started graph and of its steps. The contents are valid after waiting for the device. The
 // pointers are null if the graph picks no tokens.
 std::vector<LandedPicks> fetch_picks(DraftDevice & device, const DraftGraph & g);
 
@@ -30,28 +30,29 @@ class DraftOutputs {
   public:
     explicit DraftOutputs(const HiddenStateDrafter & drafter) : drafter_(drafter) {}
 
-    // Takes output rows [first, first + n) of the last graph, then the output rows of its draft steps.
+    // Stores output rows [first, first + n) of the last graph, then the output rows of the graph's draft steps.
     void take(const DraftGraph & g, int first, int n, const std::vector<LandedPicks> & landed);
 
-    // Takes a block whose draft positions are the graph's rows from `first` on. If HiddenStateDrafter::selects(),
-    // output row 0 becomes the choice at the first position after the anchor.
+    // Stores a block whose draft positions are the graph's rows from `first` on. If HiddenStateDrafter::selects(),
+    // output row 0 becomes the selection of tokens at the first position after the anchor.
     void begin_block(const DraftGraph & g, const DraftCall & block, int first, const std::vector<LandedPicks> & landed);
     void end_block() { n_slots_ = 0; }
     int n_slots() const { return n_slots_; }  // number of draft positions in the last block
 
-    // If HiddenStateDrafter::selects(): output row i becomes the choice at position slots[i] after the token before[i].
-    // It is one of the position's likeliest tokens.
+    // Makes output row i the selection of tokens at position slots[i] after the token before[i], if
+    // HiddenStateDrafter::selects(). Only the position's likeliest tokens can be selected.
     void select(const std::vector<int32_t> & slots, const Token * before);
 
-    // With a confidence head: computes the confidence of output row i, at position slots[i] after the token before[i].
+    // Computes the confidence of output row i, at position slots[i] after the token before[i], if the drafter has a
+    // confidence head.
     void judge(const std::vector<int32_t> & slots, const Token * before);
 
-    // These functions do what the functions of DraftSequence with the same names do.
+    // logits() and candidates() work like the functions of DraftSequence with the same names.
     const float * logits(int i);
     std::vector<Candidate> candidates(int i, int k, const std::optional<CoupledSampling> & sampling, Pos pos);
 
   private:
-    // A graph's picks for one row, best first.
+    // The tokens that a graph picked for one row, best first.
     struct Picked {
         std::vector<std::pair<int32_t, float>> tokens;  // index in the draft vocabulary, and logit
         float log_sum_exp;
@@ -63,16 +64,16 @@ class DraftOutputs {
     std::vector<Candidate> likeliest(const Picked & picked, int k) const;
 
     const HiddenStateDrafter & drafter_;
-    std::vector<float> logits_;  // empty until requested from the device
+    std::vector<float> logits_;  // empty until the logits are copied from the device
     ggml_tensor * logits_tensor_ = nullptr;
     std::vector<ggml_tensor *> step_logits_;
-    int first_ = 0, n_ = 0;  // the call's output rows in the graph: first row, and number
+    int first_ = 0, n_ = 0;  // first output row of the call in the graph, and number of output rows
     int run_ = 0;            // HiddenStateDrafter::n_runs() at the last call
     size_t n_logits_ = 0;
     std::vector<Picked> picked_;
     int n_slots_ = 0;
-    // slots_ has, per draft position, the likeliest tokens and the position's input of the selector or its part of the
-    // confidence. selected_ has, per output row, the selected tokens and the logit of the confidence.
+    // slots_ holds for each draft position the likeliest tokens and the position's input of the selector or of the
+    // confidence head. selected_ holds for each output row the selected tokens and the logit of the confidence.
     std::vector<Picked> slots_, selected_;
     std::vector<float> hidden_, confidence_;
     CoupledDraft coupled_;

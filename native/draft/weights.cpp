@@ -72,7 +72,7 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
         }
         if (!wanted.is_on_device) continue;
         on_device.push_back(info);
-        // Excludes the matrices per head of latent attention, because our kernels take single matrices.
+        // Excludes matrices with one part per head (latent attention), because our kernels take single matrices.
         const bool is_matrix = info->ne[1] > 1 && info->ne[2] == 1 && !(s.has_latent() && s.n_head == 1);
         const bool is_packed = is_matrix && use_kernels && kernels::can_hold(info->type, info->ne[0]);
         ggml_context * ctx = (is_packed ? w.packed_ctx : w.ctx).get();
@@ -84,7 +84,7 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
     std::vector<uint8_t> chunk;
     for (const TensorInfo * info : on_device) {
         ggml_tensor * t = w.find(info->name);
-        // Packed matrices can only be written as a whole.
+        // A packed matrix can only be written as a whole.
         const uint64_t n_chunk = t->buffer == w.packed_buffer.get() ? info->n_bytes : 16 << 20;
         for (uint64_t at = 0; at < info->n_bytes; at += n_chunk) {
             chunk.resize(std::min(n_chunk, info->n_bytes - at));

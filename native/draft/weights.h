@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The drafter's tensors by role, on one backend. The embedding table stays on the host: a round embeds a few tokens, so
-// uploading rows is cheaper than holding the table on the device.
+// uploading their rows is cheaper than holding the table on the device.
 #pragma once
 
 #include <ggml-backend.h>
@@ -14,12 +14,12 @@
 
 namespace eaglecpp {
 
-// A table of any ggml type whose rows are dequantised one at a time. The table may be in the drafter's file, in the
+// A table of any ggml type whose rows are dequantised one at a time. The table's data is in the drafter's file, in the
 // target (shared without a copy), or in an array of the caller.
 class EmbeddingTable {
   public:
     EmbeddingTable() = default;
-    // Error(unsupported) for a type that ggml cannot dequantise.
+    // Raises Error(unsupported) if ggml cannot dequantise the type.
     EmbeddingTable(std::vector<uint8_t> data, ggml_type type, int n_embd, int n_rows);
     // Makes a table from a tensor in host memory, stored row by row. The tensor must outlive the table.
     explicit EmbeddingTable(const ggml_tensor * tensor);
@@ -29,12 +29,12 @@ class EmbeddingTable {
     int n_rows() const { return n_rows_; }
     ggml_type type() const { return type_; }
 
-    // Size of the memory that this table owns.
+    // Returns the size of the memory that this table owns.
     size_t n_bytes() const { return own_.size(); }
 
     // Writes the dequantised row `id` to dst[n_embd].
     void row(int id, float * dst) const;
-    // Returns row `id` as stored, in the table's type.
+    // Returns row `id` as stored, in the table's own type.
     const uint8_t * stored_row(int id) const;
     size_t n_row_bytes() const { return ggml_row_size(type_, n_embd_); }
 
@@ -50,28 +50,28 @@ struct DraftWeights {
     ggml_tensor * target_head = nullptr;  // the target's head, for a drafter without a head
     EmbeddingTable embedding;
     EmbeddingTable mask_hidden_state;  // P-EAGLE: [1, n_aux * Ht] f32, for positions that the target has not run
-    // For a block drafter whose positions depend on the previous token: its factor for this token. It is W1 of a Markov
-    // head or the selector's table of predecessors, [V, R] by target id.
+    // For a block drafter whose positions depend on the previous token: the factor for the previous token. It is W1 of
+    // a Markov head or the selector's table of predecessors, [V, R] by target id.
     EmbeddingTable before;
-    // The factor for the token at the position: W2 [Vd, R] by draft id if the host multiplies with W2, or the
+    // The factor for the token at the position. It is W2 [Vd, R] by draft id if the host multiplies with W2, or the
     // selector's table [V, R].
     EmbeddingTable after;
-    EmbeddingTable confidence;  // confidence head: [1, H + R], for the state of a position and a row of W1
-    // On a device with enough memory: the embeddings of the draft vocabulary [H, Vd], by draft id; otherwise null.
+    EmbeddingTable confidence;  // confidence head: [1, H + R], multiplied by the state of a position and a row of W1
+    // The embeddings of the draft vocabulary [H, Vd], by draft id, on a device with enough memory; otherwise null.
     ggml_tensor * draft_embedding = nullptr;
-    // For a block drafter: [H, n_rows - 1] f32, the embedding of the mask token once per row.
+    // For a block drafter: [H, n_rows - 1] f32, the embedding of the mask token, repeated for each row.
     ggml_tensor * mask_embeddings = nullptr;
 
-    // Contexts of the tensors in the file's layout, and of the matrices packed for our CPU kernels.
+    // Contexts of the tensors in the file's layout (ctx) and of the matrices packed for our CPU kernels (packed_ctx).
     ggml_context_ptr ctx, packed_ctx;
     ggml_backend_buffer_ptr buffer, packed_buffer;
 
-    // Returns a tensor that graphs read, or null if the file has none with this name.
+    // Returns a tensor that graphs read, or null if the file has no tensor with this name.
     ggml_tensor * find(const std::string & name) const;
 
     // Reads the tensors of graphs into a buffer of `buft`. With `use_kernels`, matrices for our CPU kernels go into a
-    // buffer of the kernels' type. Tables go into host memory. W2 is also read by graphs, so it becomes a table only
-    // with `is_remote` (DrafterOptions). Error(gguf | out_of_memory)
+    // buffer of the kernels' type. Tables go into host memory. Graphs also read W2, so W2 becomes a table only with
+    // `is_remote` (DrafterOptions). Error(gguf | out_of_memory)
     static DraftWeights load(const DraftFile & file, ggml_backend_buffer_type_t buft, bool use_kernels, bool is_remote);
 };
 

@@ -22,7 +22,7 @@ void Assistant::add_step(const std::vector<DraftRow> & rows) {
     }
 }
 
-// Key layout of a file's block.
+// Layout of the keys in a block of a file.
 struct BlockKeys {
     bool is_windowed = false;
     int64_t n = 0, size = 0;

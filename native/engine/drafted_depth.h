@@ -10,13 +10,13 @@ class DraftedDepth {
   public:
     double mean() const { return mean_; }
 
-    // Maximum number of draft steps to request from a drafter that gives several in one pass. It is a power of two,
-    // because each number needs a separate graph. Every step of a block costs a row of the output head, used or not; on
-    // a CPU that can be more than half of the pass. A round that uses all steps doubles the number for the next. The
-    // number is halved if it is more than twice what rounds use.
+    // Number of draft steps to request from a drafter that gives several steps in one pass. The number is a power of
+    // two, because each number needs a separate graph. Every step of a block costs a row of the output head, even if
+    // the step is not used; on a CPU this row can cost more than half of the pass. A round that uses all steps doubles
+    // the number for the next round. The number is halved if it is more than twice the mean number of used steps.
     int n_requested() const { return n_requested_; }
 
-    // Adds the number of draft steps of a round.
+    // Adds the number of draft steps that a round used.
     void add(int n) {
         mean_ += rate * (n - mean_);
         if (n >= n_requested_) {

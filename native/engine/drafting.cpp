@@ -8,9 +8,9 @@
 
 namespace eaglecpp {
 
-// A generation that does not draft commits its pending rows to the drafter once it has this many, which fit into one
-// commit graph. So their hidden states stay small, and an unused drafter costs little. Usually a probe commits the rows
-// earlier.
+// A generation that does not draft commits its pending rows to the drafter once it has this many pending rows, which
+// fit into one commit graph. So the stored hidden states stay small, and an unused drafter costs little. Usually a
+// probe commits the rows earlier.
 static constexpr int n_pending_max = 128;
 
 void Drafting::plan(const std::vector<Sequence *> & sequences) {
@@ -66,7 +66,7 @@ void Drafting::plan(Sequence & s) {
         request.limits.n_block_rows = traits_.n_block_rows;
     }
     if (traits_.depth_max > 0) {
-        // A device's captured graphs always compute all draft steps.
+        // The captured graphs of a device always compute all draft steps.
         const int n_requested = planner_.options().pads_rows ? INT_MAX : s.drafted_depth.n_requested();
         request.limits.depth_max = std::min(traits_.depth_max, n_requested);
     }
@@ -75,7 +75,8 @@ void Drafting::plan(Sequence & s) {
     planner_.decide(s.plan, request);
 }
 
-// Puts the forced tokens of the grammar first. Cuts the draft at the first token that the grammar forbids.
+// Proposes the forced tokens of the grammar, then tokens copied from the text. Cuts the draft at the first token that
+// the grammar forbids.
 TextDraft Drafting::propose_text(Sequence & s, const PlanLimits & limits) {
     if (!s.sampler->grammar()) return s.text.propose(limits.n_nodes);
     const ForcedRun forced = s.sampler->grammar()->forced_behind({}, limits.n_nodes);
@@ -94,7 +95,7 @@ TextDraft Drafting::propose_text(Sequence & s, const PlanLimits & limits) {
     return draft;
 }
 
-// Returns the tokens from the root, which the grammar has already read, to a node.
+// Returns the tokens on the path to a node. The path excludes the root, which the grammar has already read.
 static Tokens drafts_to(const DraftTree & pool, int32_t node) {
     Tokens path;
     for (int32_t on : pool.path(node)) path.push_back(pool.token[on]);
@@ -102,7 +103,7 @@ static Tokens drafts_to(const DraftTree & pool, int32_t node) {
     return path;
 }
 
-// Adds the tokens that the grammar forces after the likeliest nodes of the pool.
+// Adds the tokens that the grammar forces after the likeliest nodes of the draft pool.
 void Drafting::force(Sequence & s) {
     constexpr float p_least = 0.1f;
     constexpr size_t n_max = 8;
@@ -121,7 +122,7 @@ void Drafting::force(Sequence & s) {
     }
 }
 
-// Removes the children that the grammar forbids after `path`.
+// Removes the candidates for children that the grammar forbids after `path`.
 void Drafting::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Candidate> & children) {
     if (!s.sampler->grammar()) return;
     Tokens tokens;
@@ -134,31 +135,31 @@ void Drafting::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Can
     children.resize(n);
 }
 
-// Returns the drafter's candidates for a node's children, which are at index `pos` of the text; `row` is the node's
-// output in the drafter's last call. If the target draws with our noise, candidates with the same noise predict its
-// choice best; otherwise the likeliest tokens do. From its second step on, a parallel drafter's distribution is a mean
-// over the possible prefixes. Tokens drawn independently from such distributions do not form a text, so the likeliest
-// tokens are used (z-lab/dflash#169).
+// Returns the drafter's candidates for a node's children, which are at index `pos` of the text. `row` is the node's
+// output in the drafter's last call. If the target draws with our noise, candidates with the same noise predict the
+// target's choice best; otherwise the likeliest tokens predict it best. From its second step on, a parallel drafter's
+// distribution is a mean over the possible prefixes. Tokens drawn independently from such distributions do not form a
+// text, so the likeliest tokens are used (z-lab/dflash#169).
 std::vector<Candidate> Drafting::propose(Sequence & s, int row, Pos pos) const {
     const bool is_mean = traits_.is_parallel && row > 0;
     return s.draft->candidates(row, s.plan.k(), is_mean ? std::nullopt : s.sampler->coupled(), pos);
 }
 
-// Returns the number of further draft steps of a chain in the commit's graph: the depth of a fixed strategy, or the
-// usual number in recent rounds. Only powers of two are used, because each number needs a separate graph. An unused
-// step costs less than a step in its own graph: 0.03 ms against 0.17 ms on an H200 with the drafter of an 8B model.
+// Returns the number of additional draft steps of a chain in the commit's graph: the depth of a fixed strategy, or the
+// usual number in recent rounds. Only powers of two are used, because each number needs a separate graph. On an H200
+// with the drafter of an 8B model, an unused step costs 0.03 ms, and a step in its own graph costs 0.17 ms.
 int Drafting::n_steps(const Sequence & s) const {
     constexpr int n_max = 8;
     if (!drafter_->can_step() || s.sampler->coupled() || s.plan.k() != 1 || s.sampler->grammar()) return 0;
     const int n = std::min(s.plan.depth_max() - 1, n_max);
     if (!s.plan.is_auto()) return n;
-    constexpr double n_rare = 0.3;  // steps that a smaller share of rounds needs are not worth running
+    constexpr double n_rare = 0.3;  // share of rounds; steps that fewer rounds need are not run
     int n_usual = 1;
     while (n_usual < n_max && 1.0 + n_usual + n_rare < s.drafted_depth.mean()) n_usual *= 2;
     return s.drafted_depth.mean() < 1.0 + n_rare || n < n_usual ? 0 : n_usual;
 }
 
-// Returns the frontier's nodes as draft rows.
+// Returns the nodes of the frontier as draft rows.
 static std::vector<DraftRow> next_rows(const Sequence & s) {
     const DraftTree & pool = s.plan.pool();
     std::vector<DraftRow> rows;
@@ -166,7 +167,7 @@ static std::vector<DraftRow> next_rows(const Sequence & s) {
     return rows;
 }
 
-// Drafts step by step as the planner asks; each step runs all conversations in one graph. The pending rows give the
+// Drafts step by step as the planner requests. Each step runs all conversations in one graph. The pending rows give the
 // children of the roots. Then draft rows give the children of their nodes. The time of a step is charged to every
 // conversation in it. A parallel drafter gives all steps at once.
 void Drafting::grow(std::vector<Sequence *> growing) {
@@ -190,8 +191,8 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         drop_forbidden(*s, {}, proposals.back().children[0]);
     }
     double ms = spend();
-    // One call ran the commit and all of these steps. The time beyond that of a plain commit is divided among the
-    // steps. The cost model's prices do not apply, because the steps are cheaper here than in separate graphs.
+    // One call ran the commit and all of these steps. The time that exceeds a plain commit is divided among the steps.
+    // The cost model's prices do not apply, because steps are cheaper in the commit's graph than in separate graphs.
     const double step_ms = n_steps > 0 ? std::max(0.0, ms - commit_ms) / n_steps : 0.0;
     ms -= n_steps * step_ms;
     for (int n_used = 0;; ++n_used) {
@@ -203,11 +204,11 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         growing.erase(std::remove_if(growing.begin(), growing.end(), is_over), growing.end());
         if (growing.empty()) return;
         start = now_ms();
-        // The frontier may be the next step that the commit already ran.
+        // The commit may already have run the next step for this frontier.
         const bool was_run = n_used < n_steps && growing[0]->plan.frontier().size() == 1 &&
                              growing[0]->draft->take_step(n_used, next_rows(*growing[0])[0]);
         if (!was_run) {
-            n_used = n_steps;  // the remaining steps are unused
+            n_used = n_steps;  // discards the remaining steps of the commit
             std::vector<DraftRequest> steps;
             for (Sequence * s : growing) steps.push_back(DraftRequest::step(s->draft.get(), next_rows(*s)));
             if (!traits_.is_parallel) drafter_->extend_together(steps);
@@ -218,8 +219,8 @@ void Drafting::grow(std::vector<Sequence *> growing) {
     }
 }
 
-// Returns the candidates of the drafter's last call for each node of the frontier. If the drafter is parallel, its
-// candidates do not depend on the drafts before them.
+// Returns the candidates of the drafter's last call for each node of the frontier. The candidates of a parallel drafter
+// do not depend on the drafts before them.
 std::vector<std::vector<Candidate>> Drafting::propose_step(Sequence & s, bool was_run) {
     const std::vector<int32_t> & frontier = s.plan.frontier();
     const DraftTree & pool = s.plan.pool();
@@ -228,7 +229,7 @@ std::vector<std::vector<Candidate>> Drafting::propose_step(Sequence & s, bool wa
     std::vector<std::vector<Candidate>> children;
     for (size_t i = 0; i < frontier.size(); ++i) {
         const int depth = pool.depth[frontier[i]];
-        // Children of the root follow the last token.
+        // The position of the root's children is the length of the text.
         const Pos pos = (Pos)s.tokens.size() + depth;
         if (!is_parallel || i == 0) next = propose(s, is_parallel || was_run ? depth : (int)i, pos);
         children.push_back(next);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Collects the drafts of a round: asks the text, the drafter and the grammar for the tokens that the planner wants.
+// Collects the drafts of a round: takes the tokens that the planner requests from the text, the drafter and the
+// grammar.
 #pragma once
 
 #include <vector>
@@ -19,11 +20,11 @@ class Drafting {
 
     // Decides for each conversation whether it drafts in this round, and from which source.
     void plan(const std::vector<Sequence *> & sequences);
-    // Fills the draft pools of these conversations' plans, from which the planner chooses.
+    // Fills the draft pools in the plans of these conversations. The planner later chooses from these pools.
     void draft(const std::vector<Sequence *> & sequences);
 
-    // Reports that n_tried of the round's drafts were compared with the target, and that n_accepted of them were
-    // accepted.
+    // Reports the result of a round: n_tried of its drafts were compared with the target, and the target accepted
+    // n_accepted of them.
     void learn(const Sequence & s, int n_tried, int n_accepted);
 
   private:

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The target's hidden states at the last positions of a conversation: the pending positions, and some before them. The
-// drafter's row at a position embeds the next token. If a new prompt has another next token, the drafter must run this
-// row again, and needs the hidden state of its position. Running the target again would give the hidden state. But it
-// would also overwrite the position's keys and values, perhaps with another kernel's bits, and the target's text must
-// not depend on the drafter.
+// The target's hidden states at the last positions of a conversation: the pending positions, and some positions before
+// them. The drafter's row at a position embeds the next token. If a new prompt has another next token, the drafter must
+// run this row again, and needs the hidden state of its position. Running the target again would give this hidden
+// state. But it would also overwrite the position's keys and values, perhaps with another kernel's bits, and the
+// target's text must not depend on the drafter.
 #pragma once
 
 #include <algorithm>
@@ -21,11 +21,11 @@ class HiddenStateWindow {
         n_kept_ = (int)std::clamp<size_t>(n_bytes_kept / n_row, 16, 1024);
     }
 
-    // Position after the last row.
+    // Returns the position after the last stored row.
     int end() const { return first_ + n_rows_; }
 
-    // Appends these `rows` of `hidden_states`. The first of them has position `pos`. If `pos` is not end(), they
-    // replace everything stored. After an exception, nothing has changed.
+    // Appends these `rows` of `hidden_states`. The first of these rows has position `pos`. If `pos` is not end(), the
+    // new rows replace all stored rows. After an exception, the stored rows are unchanged.
     void add(int pos, const HiddenStates & hidden_states, const std::vector<int32_t> & rows) {
         if (pos != end()) truncate(0), first_ = pos;
         for (auto & l : layers_) {
@@ -41,18 +41,18 @@ class HiddenStateWindow {
         n_rows_ += (int)rows.size();
     }
 
-    // Appends the last of n rows, as many as are worth keeping. The first of the n rows has position `pos`.
+    // Appends the last of n rows, as many as the window keeps. The first of the n rows has position `pos`.
     void add_last(int pos, const HiddenStates & hidden_states, int n) {
         std::vector<int32_t> rows;
         for (int i = std::max(0, n - n_kept_); i < n; ++i) rows.push_back(i);
         if (n > 0) add(pos + rows[0], hidden_states, rows);
     }
 
-    // Returns true if the hidden state of this position is stored. Without layers every position counts as stored: such
-    // a drafter reads no hidden states and can compute any row again.
+    // Returns true if the hidden state of this position is stored. If the drafter reads no hidden states (there are no
+    // layers), every position counts as stored, because such a drafter can compute any row again.
     bool has(int pos) const { return pos >= 0 && (layers_.empty() || (pos >= first_ && pos < end())); }
 
-    // Returns the rows from `pos` on. `pos` must be a stored position or end().
+    // Returns the stored rows from position `pos` on. `pos` must be a stored position or end().
     HiddenStates from(int pos) const {
         HiddenStates out;
         for (const auto & l : layers_) out.layer.push_back(l.data() + (size_t)(pos - first_) * n_embd_);
@@ -60,19 +60,20 @@ class HiddenStateWindow {
         return out;
     }
 
-    // Drops the rows of position n and later.
+    // Drops the rows at position n and all later positions.
     void truncate(int n) {
         first_ = std::min(first_, n);
         n_rows_ = std::min(n_rows_, n - first_);
         for (auto & l : layers_) l.resize((size_t)n_rows_ * n_embd_);
     }
 
-    // Both functions drop the rows that are before position `needed` and not among the last n_kept. `trim` waits until
-    // these rows are many.
+    // trim() and keep_last() drop the rows that are before position `needed` and not among the last n_kept rows. trim()
+    // waits until there are many rows to drop.
     void trim(int needed) { drop(std::min(needed, end() - n_kept_), n_kept_); }
     void keep_last(int needed, int n_kept) { drop(std::min(needed, end() - n_kept), 0); }
 
-    // Replaces everything by n_rows rows whose first position is `first`. `values` has them layer after layer.
+    // Replaces all stored rows by n_rows rows whose first position is `first`. `values` holds the rows of the first
+    // layer, then the rows of the next layer, and so on.
     void assign(int first, int n_rows, const float * values) {
         first_ = first, n_rows_ = n_rows;
         const size_t n = (size_t)n_rows * n_embd_;
@@ -86,8 +87,8 @@ class HiddenStateWindow {
   private:
     static constexpr size_t n_bytes_kept = 4u << 20;
 
-    // Drops the rows before position `first` if they are more than n_spared, because moving the remaining rows takes
-    // time.
+    // Drops the rows before position `first` if there are more than n_spared such rows, because moving the remaining
+    // rows takes time.
     void drop(int first, int n_spared) {
         const int n = first - first_;
         if (n <= n_spared) return;
@@ -96,7 +97,7 @@ class HiddenStateWindow {
         n_rows_ -= n;
     }
 
-    std::vector<std::vector<float>> layers_;  // [n_rows, n_embd] for each aux layer
+    std::vector<std::vector<float>> layers_;  // [n_rows, n_embd] for each extracted layer
     int n_embd_ = 0, n_kept_ = 0;
     int first_ = 0, n_rows_ = 0;
 };

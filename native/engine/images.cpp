@@ -35,7 +35,7 @@ Token Images::first_id(const std::string & key, int n_rows) {
     }
     fail_if(n_rows >= next_ - INT_MIN, ErrorKind::value, "this engine has used up its image ids; open it again");
     names_[next_] = {key, n_rows};
-    if (names_.size() > n_names_max) names_.erase(std::prev(names_.end()));  // the oldest has the highest id
+    if (names_.size() > n_names_max) names_.erase(std::prev(names_.end()));  // the oldest image has the highest id
     return std::exchange(next_, next_ - n_rows);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Images as a target reads them: rows of embeddings from a projector (llama.cpp's mtmd), which take the place of tokens
-// in a prompt. Each row has a unique id below 0, so a prompt with images is a list of ids like any other. Code that
-// compares, caches, shares or swaps out tokens needs no special case.
+// in a prompt. Each row has a unique id below 0, so a prompt with images is a list of ids like any other prompt. Code
+// that compares, caches, shares or swaps out tokens needs no special case for images.
 #pragma once
 
 #include <algorithm>
@@ -18,15 +18,15 @@
 namespace eaglecpp {
 
 struct Image {
-    std::string key;  // identifies the content
-    Token first;      // id of row 0; row i has first - i
+    std::string key;  // identifies the content of the image
+    Token first;      // id of row 0; row i has the id first - i
     int n_rows;
-    bool is_whole;              // the rows attend to each other in both directions and are read in one batch
-    int n_columns;              // for rows numbered in three dimensions (M-RoPE); 0 = numbered as text
+    bool is_whole;              // the rows attend to each other in both directions and must be in one batch
+    int n_columns;              // for rows numbered in three dimensions (M-RoPE); 0 = rows numbered like text
     std::vector<float> values;  // [n_rows, n_embd_inp of the target]
 
     bool has(Token token) const { return token <= first && token > first - n_rows; }
-    // Number of positions that the image takes in the text.
+    // Returns the number of positions that the image takes in the text.
     int n_pos() const { return n_columns > 0 ? std::max(n_columns, (n_rows + n_columns - 1) / n_columns) : n_rows; }
     int column(Token token) const { return n_columns > 0 ? (first - token) % n_columns : 0; }
     int line(Token token) const { return n_columns > 0 ? (first - token) / n_columns : 0; }
@@ -34,7 +34,7 @@ struct Image {
 };
 
 // Keeps the most recently used images, up to n_bytes_max bytes, and the ids of the newest images. A sequence that reads
-// an image keeps its own reference. Thread-safe.
+// an image keeps its own reference to the image. Thread-safe.
 class Images {
   public:
     explicit Images(size_t n_bytes_max) : n_bytes_max_(n_bytes_max) {}
@@ -47,12 +47,12 @@ class Images {
         std::string key;
         int n_rows;
     };
-    // Returns the id of an image's first row; equal names have equal ids.
+    // Returns the id of an image's first row. Equal keys always give the same id.
     Token first_id(const std::string & key, int n_rows);
-    // Returns the name of the image with a row of this id, if it is known.
+    // Returns the key and the number of rows of the image that has a row with this id, if the image is known.
     std::optional<Name> name(Token token);
 
-    // Stores an image; `values` has n_rows rows. If the key is known, returns the image already stored.
+    // Stores an image. `values` has n_rows rows. If the key is known, returns the stored image instead.
     std::shared_ptr<const Image> add(const std::string & key, int n_rows, bool is_whole, int n_columns,
                                      std::vector<float> values);
 
@@ -64,8 +64,8 @@ class Images {
     size_t n_bytes_max_;
     size_t n_bytes_ = 0;
     Token next_ = image_token_first;
-    std::map<Token, Name> names_;                     // by the id of the first row
-    std::list<std::shared_ptr<const Image>> images_;  // most recently used first
+    std::map<Token, Name> names_;                     // by the id of the image's first row
+    std::list<std::shared_ptr<const Image>> images_;  // the most recently used image comes first
 };
 
 }  // namespace eaglecpp

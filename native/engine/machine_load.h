@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT
-// Reports the use of the machine's cores by this process and by other processes.
+// Measures how much this process and other processes use the machine's cores.
 #pragma once
 
 namespace eaglecpp {
 
-// CPU time of all threads of this process so far, in milliseconds. Windows gives an arbitrary value, which is not used.
+// Returns the CPU time of all threads of this process so far, in milliseconds. On Windows the result is arbitrary, and
+// callers do not use it.
 double process_cpu_ms();
 
 class MachineLoad {
   public:
-    // Returns the cores that other processes left free since the last call, including its own cores. Returns -1 if the
-    // last call was too recent or if the system does not report the use of cores (only Linux does). Cores of
-    // low-priority processes count as free, unless this process has low priority itself. Cheap enough to call at every
-    // decode.
+    // Returns the number of cores that other processes left free since the last call, including the cores that this
+    // process used. Returns -1 if the last call was too recent or if the system does not report the use of cores (only
+    // Linux does). Cores of low-priority processes count as free, unless this process has low priority itself. The call
+    // is cheap enough for every decode.
     double free_cores(double now_ms);
 
   private:

@@ -13,7 +13,7 @@ namespace eaglecpp {
 
 static constexpr int n_rows_max = 64;  // maximum number of draft rows in a round
 
-// Returns the target's options without its layer-specific options.
+// Returns the target's options without the options that depend on the target's layers.
 static TargetOptions model_options(const EngineOptions & options, const Target & target, Heads heads) {
     TargetOptions o = target.options();
     o.path = options.draft_path;
@@ -83,12 +83,12 @@ void ModelDrafter::make_context(const TargetOptions & options) {
     cells_.attach(context_.get());
 }
 
-// Checks that target and drafter have the same vocabulary: each token has the same id in both. Special tokens, which
-// fine-tunes rename, and padding at the end may differ.
+// Checks that target and drafter have the same vocabulary: each token has the same id in both models. Special tokens,
+// which fine-tunes rename, and padding at the end may differ.
 void ModelDrafter::check_vocabulary() const {
     const llama_vocab * own = llama_model_get_vocab(model_->get());
     const llama_vocab * theirs = target_.vocab().get();
-    // Returns true for tokens from the training of the tokenizer, not for tokens added by hand.
+    // Returns true for tokens from the training of the tokenizer, and false for tokens added by hand.
     const auto is_ordinary = [](const llama_vocab * vocab, Token t) {
         return t < llama_vocab_n_tokens(vocab) &&
                (llama_vocab_get_attr(vocab, t) & (LLAMA_TOKEN_ATTR_NORMAL | LLAMA_TOKEN_ATTR_BYTE)) != 0;
@@ -145,7 +145,8 @@ DraftDescription ModelDrafter::describe() const {
             n_own_};
 }
 
-// An assistant's rows need free cells in the target's cache. Rejected nodes may still occupy these cells.
+// Runs the batch. The rows of an assistant need free cells in the target's cache, but rejected nodes may still occupy
+// all free cells.
 bool ModelDrafter::decode(bool is_prompt) {
     try {
         context_.decode(batch_.view(model_->n_state()), is_prompt);
@@ -196,7 +197,7 @@ std::string ModelDrafter::device_name() const {
 std::vector<MemoryUse> ModelDrafter::memory_use() const {
     std::vector<MemoryUse> out = context_.memory();
     for (MemoryUse & m : out) {
-        if (heads_ == Heads::in_model) m.weights = 0;  // counted with the target's weights
+        if (heads_ == Heads::in_model) m.weights = 0;  // these weights are counted as the target's weights
     }
     return out;
 }

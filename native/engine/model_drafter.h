@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // A drafter that llama.cpp runs in a separate context: a small model of the target's family, or a head for further
-// tokens (MTP). Row p of a conversation is the text's token p + 1 at position p + 1. Heads also read the target's state
-// at p. A small model's first commit also runs the text's first token.
+// tokens (MTP). Row p of a conversation is the text's token p + 1 at position p + 1. A head also reads the target's
+// state at position p. The first commit of a small model also runs the text's first token.
 //
-// model_sequence.h and assistant.h hold what differs between the kinds.
+// model_sequence.h and assistant.h hold the differences between these kinds of drafters.
 #pragma once
 
 #include <memory>
@@ -21,9 +21,9 @@ namespace eaglecpp {
 
 class ModelDrafter : public Drafter {
   public:
-    // Opens the drafter on EngineOptions::draft_device. `heads` is the kind of heads in the drafter's file; with
-    // Heads::in_model this file is the target's. `target` must outlive this object. Error(not_found | gguf | mismatch |
-    // unsupported | out_of_memory | value)
+    // Opens the drafter on EngineOptions::draft_device. `heads` is the kind of heads in the drafter's file. With
+    // Heads::in_model the drafter's file is the target's file. `target` must outlive this object. Error(not_found |
+    // gguf | mismatch | unsupported | out_of_memory | value)
     ModelDrafter(const EngineOptions & options, const Target & target, Heads heads);
 
     DraftTraits traits() const override;
@@ -46,11 +46,11 @@ class ModelDrafter : public Drafter {
     void check_fit() const;
     void check_vocabulary() const;
     void make_context(const TargetOptions & options);
-    // Runs the batch. Returns false if the cache has no room for an assistant's batch.
+    // Runs the batch. Returns false if the target's cache has no room for an assistant's batch.
     bool decode(bool is_prompt);
 
-    // Maps a target token to the drafter's vocabulary; tokens beyond the drafter's unpadded vocabulary become its end
-    // token.
+    // Maps a target token to the drafter's vocabulary. Tokens beyond the drafter's unpadded vocabulary become the
+    // drafter's end token.
     Token own_token(Token token) const;
 
     bool is_head() const { return heads_ != Heads::none; }
@@ -63,7 +63,7 @@ class ModelDrafter : public Drafter {
     Context context_;
     Cells cells_;
     TargetBatch batch_;
-    int n_own_ = 0, n_known_ = 0;  // vocabulary size; number of tokens shared with the target
+    int n_own_ = 0, n_known_ = 0;  // size of the drafter's vocabulary; number of tokens that target and drafter share
 };
 
 }  // namespace eaglecpp

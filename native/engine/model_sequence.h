@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// One conversation of a drafter that llama.cpp runs. Draft rows are stored in the drafter's own cache, one per draft
-// step, one after another. A tree only adds siblings to this chain; they are not extended.
+// One conversation of a drafter that llama.cpp runs. Draft rows are stored in the drafter's own cache, one row per
+// draft step. A tree adds siblings to this chain of rows; the siblings get no children.
 #pragma once
 
 #include <algorithm>
@@ -11,20 +11,20 @@ namespace eaglecpp {
 
 class ModelSequence : public DraftSequence {
   public:
-    // owns_cells: the drafter stores keys and values of its own instead of reading the target's.
+    // owns_cells: the drafter stores its own keys and values instead of reading the target's.
     ModelSequence(ModelDrafter & drafter, const SeqRange & range, bool owns_cells = true)
         : d_(drafter), range_(range), owns_cells_(owns_cells) {}
     ~ModelSequence() override;
 
     int n_rows() const override { return n_rows_; }
     void commit(const HiddenStates & hidden_states, const Token * tokens) override;
-    // Adds the rows of a commit to a shared batch. Only the last of these rows has an output.
+    // Adds the rows of a commit to a batch shared by several conversations. Only the last of these rows has an output.
     virtual void add_commit(const Token * tokens, const HiddenStates & hidden_states);
-    // Adds the row of a draft step to a shared batch and drops the rows after its parent.
+    // Adds the row of a draft step to a batch shared by several conversations. Drops the rows after its parent.
     virtual void add_step(const std::vector<DraftRow> & rows);
-    // Copies the states of this conversation's rows after a batch was run.
+    // Copies the states of this conversation's rows after the shared batch was run.
     virtual void take_states(bool) {}
-    // Marks the outputs of the last batch as missing, because this batch was not run.
+    // Marks the outputs of the shared batch as missing, because the batch was not run.
     void drop_outputs() { std::fill(outputs_.begin(), outputs_.end(), -1); }
 
     std::vector<Candidate> candidates(int i, int k, const std::optional<CoupledSampling> & sampling, Pos pos) override;
@@ -32,15 +32,15 @@ class ModelSequence : public DraftSequence {
 
     void save_rows(int n, std::vector<uint8_t> & out) const override;
     void load_rows(ByteView bytes, int n) override;
-    // Checks only that the bytes are empty if and only if n is 0; llama.cpp checks their contents.
+    // Checks only that the bytes are empty if and only if n is 0. llama.cpp checks the contents of the bytes.
     bool fits(ByteView bytes, int n) const override { return (bytes.size == 0) == (n == 0); }
     void truncate(int n) override;
 
   protected:
-    // Index of the first row of a commit that the model runs.
+    // Returns the index of the first row of a commit that the model runs.
     virtual int first_at() const { return 0; }
-    // State that the model reads along with a token. state_at() is for row `at` of a commit, state_behind() for a
-    // draft row after a parent.
+    // Returns the state that the model reads together with a token. state_at() returns the state for row `at` of a
+    // commit, state_behind() the state for a draft row after a parent.
     virtual const float * state_at(const HiddenStates &, int) const { return nullptr; }
     virtual const float * state_behind(int) const { return nullptr; }
     void drop_cells(Pos from) {
@@ -55,12 +55,12 @@ class ModelSequence : public DraftSequence {
     bool owns_cells_;
     int n_rows_ = 0;
     Tokens tokens_;             // tokens of the draft rows, in order
-    std::vector<int> outputs_;  // rows in the batch of the last call
+    std::vector<int> outputs_;  // rows with outputs in the last call's batch
     CoupledDraft coupled_;
 };
 
-// A small model of the target's family. Keeps accepted draft rows as committed rows instead of running them again. Row
-// 0 belongs to the text's second token; the first commit also runs the first token.
+// A small model of the target's family. Accepted draft rows become committed rows and are not run again. Row 0 belongs
+// to the text's second token; the first commit also runs the first token.
 class SmallModelSequence : public ModelSequence {
   public:
     using ModelSequence::ModelSequence;
@@ -70,8 +70,8 @@ class SmallModelSequence : public ModelSequence {
     int first_at() const override { return n_rows_ == 0 ? -1 : 0; }
 };
 
-// A head that reads the target's state along with each token. Draft rows read the head's own states, so accepted tokens
-// are run again with the target's states.
+// A head that reads the target's state together with each token. Draft rows read the head's own states, so accepted
+// tokens are run again with the target's states.
 class HeadSequence : public ModelSequence {
   public:
     HeadSequence(ModelDrafter & drafter, const SeqRange & range, bool owns_cells = true)
@@ -86,7 +86,7 @@ class HeadSequence : public ModelSequence {
 
   private:
     int n_state_;
-    std::vector<float> states_;  // [0]: state of the last committed row; [1 + i]: state for the rows after draft row i
+    std::vector<float> states_;  // [0]: state of the last committed row; [1 + i]: state for the children of draft row i
 };
 
 }  // namespace eaglecpp

@@ -14,25 +14,25 @@
 namespace eaglecpp {
 
 struct Models {
-    std::unique_ptr<DraftFile> draft_file;  // set for drafters that read hidden states
+    std::unique_ptr<DraftFile> draft_file;  // only set for drafters that read hidden states
     std::unique_ptr<Target> target;
     std::unique_ptr<Drafter> drafter;
     DraftTraits draft_traits;
     std::string why_placed;     // why the drafter is not on its best device; "" = it is, or there is no drafter
-    bool drafts_text = false;   // rounds may draft from the text itself
-    bool drafts_forms = false;  // rounds may draft what a grammar forces
-    int draft_window = 0;       // default for requests without a draft_window
+    bool drafts_text = false;   // rounds may draft by copying from the text
+    bool drafts_forms = false;  // rounds may draft tokens that a grammar forces
+    int draft_window = 0;       // default for requests that do not set draft_window
 
     bool can_draft() const { return drafter || drafts_text; }
 };
 
-// Loads the models and checks that they fit each other. Error(not_found | gguf | mismatch | unsupported | out_of_memory
-// | value)
+// Loads the models and checks that target and drafter match. Error(not_found | gguf | mismatch | unsupported |
+// out_of_memory | value)
 Models open_models(const EngineOptions & options);
 
 // Describes how a drafter's vocabulary of `n` tokens differs from the target's: the number of tokens with different
-// texts, and the first of these tokens. Returns "" if all texts are equal. `is_compared` is also called for tokens that
-// only one of the two vocabularies has.
+// texts, and the first of these tokens. Returns "" if all texts are equal. is_compared(token) returns false for tokens
+// to ignore; it is also called for tokens that only one of the two vocabularies has.
 std::string token_differences(const Vocabulary & target, int n, const std::function<const char *(Token)> & text,
                               const std::function<bool(Token)> & is_compared);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Options of an engine and of a generation, as plain structs with defaults. eaglecpp/options/ mirrors them.
+// Options of an engine and of a generation, as plain structs with defaults. The Python classes in eaglecpp/options/
+// have the same fields.
 #pragma once
 
 #include <string>
@@ -15,11 +16,11 @@ struct EngineOptions : TargetOptions {
     std::string draft_path;  // "" = no drafter
     std::string draft_device = "auto";
     std::string draft_type_kv = "f16";
-    int draft_window = 0;  // tokens that the drafter attends to, counted from the last; 0 = as its file says
-    // When to draft from the text itself: "auto" = if there is a drafter, "on" = also without a drafter, "off" = never.
-    // "off" also turns off drafts of the tokens that a grammar forces.
+    int draft_window = 0;  // number of last tokens that the drafter attends to; 0 = the drafter file's setting
+    // When to draft by copying from the text: "auto" = if there is a drafter, "on" = also without a drafter, "off" =
+    // never. "off" also turns off drafts of tokens that a grammar forces.
     std::string text_drafts = "auto";
-    std::string exact = "auto";  // plan only batches whose rows have the bits of single rows: "auto" | "on" | "off"
+    std::string exact = "auto";  // run only batches whose rows have the bits of single rows: "auto" | "on" | "off"
 };
 
 struct GenerateParams {
@@ -34,7 +35,7 @@ struct GenerateParams {
     bool log_plan = false;     // log each round's decision as a line
     // Synthetic acceptance, for tests and benchmarks only. synth_rates[d - 1] is the probability that the first d
     // drafts of a chain are all accepted, whatever the target samples. Deeper drafts are always rejected. The emitted
-    // text is not the target's.
+    // text differs from the target's text.
     std::vector<double> synth_rates;
 };
 

@@ -20,15 +20,15 @@ Rounds::Rounds(const EngineOptions & options, Models & models, Planner & planner
       conversations_(conversations),
       exact_rows_(exact_rows),
       drafting_(models, planner) {
-    // The number of threads adapts only if the user did not set it, and only on the CPU. Threads that wait for a GPU
-    // look like threads that wait for a core.
+    // The number of threads adapts only on the CPU, and only if the user did not set it. With a GPU, threads that wait
+    // for the GPU look like threads that wait for a core.
     const TargetOptions & known = target_.options();
     const bool is_fixed = options.n_threads > 0 || !target_.model().is_cpu();
     threads_ = ThreadPolicy(known.n_threads, known.n_threads_batch, is_fixed, is_fixed || options.n_threads_batch > 0);
     load_.free_cores(now_ms());
 }
 
-// Splits the sequences by phase, prefill or decode, and adds results for all others.
+// Splits the sequences by phase, prefill or decode. Adds a result for each sequence that is in neither phase.
 void Rounds::sort(const std::vector<Sequence *> & sequences, std::vector<Sequence *> & reading,
                   std::vector<Sequence *> & decoding, std::vector<StepResult> & results) {
     for (Sequence * s : sequences) {
@@ -91,14 +91,15 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
     for (Sequence * s : reading) {
         const auto is_its = [&](const BatchPart & slice) { return slice.seq == s; };
         if (std::any_of(slices.begin(), slices.end(), is_its)) continue;
-        // If the drafts leave no room for prompts, the first prompt gets a separate batch, so that it never starves.
+        // If the drafts leave no room for prompts, the first prompt gets a separate batch, so that this prompt always
+        // makes progress.
         const bool is_next = slices.empty() && s == reading.front();
         results.push_back(is_next ? prefill(*s) : result_of(*s, "prefill"));
     }
     return results;
 }
 
-// Plans and drafts a round. Returns the parts of the batch to verify.
+// Plans and drafts a round. Returns one part of the batch to verify for each conversation.
 std::vector<BatchPart> Rounds::draft(const std::vector<Sequence *> & sequences, bool is_timed) {
     if (drafter_) drafter_->set_n_threads(n_threads());
     const auto forces = [](const Sequence * s) { return s->forces; };
@@ -128,7 +129,8 @@ StepResult Rounds::result_of(const Sequence & s, const char * phase) const {
     return r;
 }
 
-// The planner learns its first batch costs from this measurement, so it has prices before the first answer.
+// Measures the exact numbers of rows. The planner learns batch costs from the same batches, so it knows prices before
+// the first answer.
 ExactRows Rounds::measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max, Progress & progress) {
     const auto decode = [&](TargetBatch & batch, bool is_prompt, int n_alike) {
         if (!progress.go_on()) fail(ErrorKind::value, "cancelled");
@@ -142,9 +144,9 @@ ExactRows Rounds::measure_exact_rows(const SeqRange & range, int n_rows_max, int
 
 // --- prefill -------------------------------------------------------------------------------------------------------
 
-// Runs one slice of the prompt. Its batches have the configured size whatever the drafter needs, because the batch size
-// decides which kernels compute the rows. The last prompt token gives the first token of the answer, like a round
-// without drafts.
+// Runs one slice of the prompt. The slice's batches have the configured size whatever the drafter needs, because the
+// batch size decides which kernels compute the rows. The last prompt token gives the first token of the answer, like a
+// round without drafts.
 StepResult Rounds::prefill(Sequence & s) {
     double start = now_ms();
     int n_slice_end = std::min(s.n_past + target_.n_slice(), s.prompt_end());
@@ -160,8 +162,8 @@ StepResult Rounds::prefill(Sequence & s) {
         add_rows(slice);
         if (!target_.prepare_prompt(s.range, slice.n_rows)) s.mark_inexact(s.n_past);
         run(batch_, ThreadPolicy::Kind::prompt);
-        // Rounding in the last block and the output head depends on the number of rows, and these layers run for more
-        // rows than the last one.
+        // In this case the last block and the output head run for all rows of the slice, not only for the last row, and
+        // their rounding depends on the number of rows.
         if (target_.widens_last_block() && slice.is_last() && !exact_rows_.allows(slice.n_rows)) {
             s.mark_inexact(s.n_past + slice.n_rows - 1);
         }
@@ -187,11 +189,11 @@ void Rounds::add_rows(const BatchPart & slice) {
     }
 }
 
-// Ends a slice of the prompt. Call it after its batch was run.
+// Ends a slice of the prompt. Call it after the slice's batch was run.
 StepResult Rounds::finish_slice(const BatchPart & slice, double start_ms) {
     Sequence & s = *slice.seq;
     const bool is_last = slice.is_last();
-    const int n_known = is_last ? slice.n_rows - 1 : slice.n_rows;  // rows whose next token is known
+    const int n_known = is_last ? slice.n_rows - 1 : slice.n_rows;  // number of rows whose next token is known
     if (s.draft) commit_prefilled(s, slice.first, n_known);
     s.n_past += n_known;
     s.stats.prompt_ms += now_ms() - start_ms;
@@ -204,7 +206,7 @@ StepResult Rounds::finish_slice(const BatchPart & slice, double start_ms) {
     return result;
 }
 
-// Commits the pending rows and rows [row, row + n_rows) of the last decode.
+// Commits the pending rows and then rows [row, row + n_rows) of the last decode to the drafter.
 void Rounds::commit_prefilled(Sequence & s, int row, int n_rows) {
     HiddenStates hidden_states = target_.hidden_states().from(row, n_embd_target_);
     s.commit_pending();
@@ -229,7 +231,7 @@ void Rounds::run(TargetBatch & batch, ThreadPolicy::Kind kind) {
     conversations_.note_order();
 }
 
-// Trees come first, so that each tree lies within one ubatch of llama.cpp.
+// Runs the batch of a round. Trees come before prompt slices, so that each tree lies within one ubatch of llama.cpp.
 double Rounds::verify(std::vector<BatchPart> & rounds, const std::vector<Sequence *> & reading,
                       std::vector<BatchPart> & slices) {
     const double start = now_ms();
@@ -258,7 +260,8 @@ double Rounds::verify(std::vector<BatchPart> & rounds, const std::vector<Sequenc
     return ms;
 }
 
-// Adds the first n rows that the target must run again: accepted tokens whose state was lost with the rejected ones.
+// Adds the first n rows that the target must run again: accepted tokens whose state was lost together with rejected
+// tokens.
 void Rounds::add_replay(const Sequence & s, int n) {
     const int first = s.n_past - s.n_replay;
     for (int i = first; i < first + n; ++i) {
@@ -298,7 +301,7 @@ StepResult Rounds::finish_round(const BatchPart & round) {
     return out;
 }
 
-// Returns the longest path of tokens that the target chooses, and one more token.
+// Returns the longest path of drafted tokens that the target chooses, and one more token.
 MatchResult Rounds::accept(const BatchPart & round, StepResult & out) {
     Sequence & s = *round.seq;
     int n_left = s.n_max - (int)s.tokens.size();
@@ -310,8 +313,9 @@ MatchResult Rounds::accept(const BatchPart & round, StepResult & out) {
     });
 }
 
-// Returns the target's choice at a node; `stop` is set if it ends the text. Returns nullopt if the sampler fails
-// because of its own request. The tokens accepted so far are kept, and the other requests of the round continue.
+// Returns the target's choice at a node. Choice::stop is set if the token ends the text. Returns nullopt if the sampler
+// fails because of its own request. The tokens accepted before the failure are kept, and the other requests of the
+// round continue.
 std::optional<Choice> Rounds::choose(Sequence & s, int node, const BatchPart & round, StepResult & out) {
     const int row = round.first + node;
     const Pos pos = (Pos)s.tokens.size() + round.tree.depth[node];
@@ -337,15 +341,15 @@ std::optional<Choice> Rounds::choose(Sequence & s, int node, const BatchPart & r
 }
 
 void Rounds::count_text(Sequence & s, const MatchResult & result) {
-    if (s.n_past < s.n_prompt) return;  // the first token belongs to the prefill
+    if (s.n_past < s.n_prompt) return;  // the first token of an answer belongs to the prefill
     for (int node = 1; node < s.plan.tree().size(); ++node) s.stats.n_text += s.plan.is_from_text(node);
     for (int32_t node : result.nodes) s.stats.n_text_accepted += s.plan.is_from_text(node);
 }
 
-// Returns the token that GenerateParams::synth_rates makes a node emit. It is the node's first (likeliest) child or, if
-// this child is rejected, `sampled`. If a child has the token `sampled`, it is the next token that no child has. Each
-// position has one random draw, so that all strategies have the same acceptance. The first token of an answer comes
-// from the prefill, before anything is proposed.
+// Returns the token that a node emits with GenerateParams::synth_rates. It is the node's first (likeliest) child or, if
+// this child is rejected, `sampled`. If `sampled` is the token of a child, it is replaced by the next token that no
+// child has. Each position has one random draw, so that all strategies have the same acceptance. The first token of an
+// answer comes from the prefill, before any draft.
 Token Rounds::synthetic(const BatchPart & round, int node, Token sampled) const {
     const Sequence & s = *round.seq;
     const DraftTree & pool = s.plan.pool();
@@ -363,14 +367,14 @@ Token Rounds::synthetic(const BatchPart & round, int node, Token sampled) const 
     return sampled;
 }
 
-// Applies the result of a round to the conversation. Only a lack of memory can make it fail halfway.
+// Applies the result of a round to the conversation. Only a lack of memory can make commit() fail halfway.
 void Rounds::commit(const BatchPart & round, const MatchResult & result) {
     Sequence & s = *round.seq;
     if (s.draft) {
         std::vector<int32_t> rows;
         for (int32_t node : result.nodes) rows.push_back(round.first + node);
-        // A walk that stopped may end on an accepted node whose next token is unknown. The node's row stays pending,
-        // like every last row.
+        // Matching that stopped may end on an accepted node whose next token is unknown. The row of this node stays
+        // pending, like the last row of every round.
         s.hidden_states.add(s.n_past, target_.hidden_states(), rows);
         s.hidden_states.trim(s.draft->n_rows());
     }

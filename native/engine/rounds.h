@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The main loop. For each given conversation, a step runs a slice of its prompt or a round: plan, draft, verify,
-// accept, commit. Does not handle errors: after an exception the engine restores the conversations.
+// The main loop. For each given conversation, a step runs either a slice of its prompt or a round: plan, draft, verify,
+// accept, commit. This class does not handle errors: after an exception the engine restores the conversations.
 #pragma once
 
 #include <optional>
@@ -30,17 +30,17 @@ struct StepResult {
     int n_prompt_done = 0;
     int n_prompt = 0;
     Tokens tokens;
-    std::vector<bool> accepted;  // tokens[i] was drafted
+    std::vector<bool> accepted;  // accepted[i]: tokens[i] was drafted
     std::vector<TokenLogprobs> logprobs;
     std::string finish;  // "" | "stop" | "length"
     // Error that ended only this conversation's generation. `tokens` is then empty.
     std::optional<Error> error;
 };
 
-// One conversation's rows in a batch, starting at its n_past: a slice of its prompt or a tree.
+// The rows of one conversation in a batch, starting at the conversation's n_past: a slice of its prompt or a tree.
 struct BatchPart {
     Sequence * seq;
-    int n_rows;     // prompt rows
+    int n_rows;     // number of prompt rows; 0 for a tree
     int first = 0;  // index of the first row in the batch, set when the part is added
     DraftTree tree = {};
 
@@ -53,17 +53,17 @@ class Rounds {
     Rounds(const EngineOptions & options, Models & models, Planner & planner, Conversations & conversations,
            const RowCounts & exact_rows);
 
-    // See Engine::step.
+    // Runs one step; see Engine::step.
     std::vector<StepResult> step(const std::vector<Sequence *> & sequences);
 
-    // Runs the accepted rows that the target no longer holds once more, in exact batches.
+    // Runs accepted rows that the target no longer holds again, in exact batches.
     void replay(Sequence & s);
 
-    // Measures the exact numbers of rows with the current best number of threads, which on a busy machine is below the
-    // maximum.
+    // Measures the exact numbers of rows with the current best number of threads. On a busy machine this number is
+    // below the maximum.
     ExactRows measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max, Progress & progress);
 
-    // Current number of threads for decoding.
+    // Returns the current number of threads for decoding.
     int n_threads() const { return threads_.n_threads(ThreadPolicy::Kind::decode); }
 
   private:
@@ -74,9 +74,9 @@ class Rounds {
     bool can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const;
     // Returns the prompt slices to add to a batch that already has n_rows rows of rounds, in the order of `reading`.
     std::vector<BatchPart> cut(const std::vector<Sequence *> & reading, int n_rows) const;
-    // Returns true if this conversation may copy rows of another one.
+    // Returns true if this conversation may copy rows of another conversation.
     bool can_adopt(const Sequence & s) const;
-    // Returns true if a conversation in `reading` is about to compute rows that `s` could copy.
+    // Returns true if another conversation in `reading` is about to compute rows that `s` could copy.
     bool waits_for(const Sequence & s, const std::vector<Sequence *> & reading) const;
     StepResult result_of(const Sequence & s, const char * phase) const;
     StepResult prefill(Sequence & s);
@@ -100,8 +100,8 @@ class Rounds {
     Target & target_;
     Drafter * drafter_;
     bool can_draft_;
-    bool is_planned_ = false;  // state of the current round
-    int n_embd_target_;        // values of a hidden state
+    bool is_planned_ = false;  // the planner plans the current round
+    int n_embd_target_;        // number of values of a hidden state
     Planner & planner_;
     Conversations & conversations_;
     const RowCounts & exact_rows_;

@@ -2,8 +2,8 @@
 // One conversation: the state that target and drafter hold for it, and its generation, if one is running.
 //
 // Invariants between steps:
-// - The target has run tokens [0, n_past). It still holds all of them except the last n_replay tokens, which it must
-// run again.
+// - The target has run tokens [0, n_past). It still holds all of these tokens except the last n_replay tokens, which it
+// must run again.
 // - During a generation, after the prefill, exactly one token has not been run: the root of the next round.
 //   n_past == tokens.size() - 1.
 // - The drafter has committed rows [0, draft.n_rows()). `hidden_states` holds the hidden states of positions
@@ -37,20 +37,20 @@ namespace eaglecpp {
 
 // Counters of one generation.
 struct Stats {
-    int n_prompt = 0;     // prompt tokens run by the target
+    int n_prompt = 0;     // prompt tokens that the target ran
     int n_reused = 0;     // prompt tokens found in the cache
-    int n_predicted = 0;  // tokens emitted
-    int n_rounds = 0;     // target forwards after the prefill
-    int n_draft = 0;      // draft nodes verified
+    int n_predicted = 0;  // emitted tokens
+    int n_rounds = 0;     // batches that the target ran after the prefill
+    int n_draft = 0;      // verified draft nodes
     int n_accepted = 0;   // accepted draft nodes
-    int n_text = 0;       // draft nodes proposed only by the text itself
+    int n_text = 0;       // draft nodes that were only copied from the text
     int n_text_accepted = 0;
     double prompt_ms = 0.0;
     double predicted_ms = 0.0;            // wall time from the first token to the end of the last round
-    double draft_ms = 0.0;                // drafter: commit and draft rows
-    double verify_ms = 0.0;               // target: decode
-    std::vector<int> tried_per_depth;     // [depth - 1] rounds with a draft of this depth that the target could accept
-    std::vector<int> accepted_per_depth;  // [depth - 1] rounds in which the target accepted it
+    double draft_ms = 0.0;                // time of the drafter: commits and draft rows
+    double verify_ms = 0.0;               // time of the target: decodes of rounds
+    std::vector<int> tried_per_depth;     // [depth - 1] rounds with a draft of this depth whose parent was accepted
+    std::vector<int> accepted_per_depth;  // [depth - 1] rounds in which the target accepted a draft of this depth
 
     // Adds a round. Returns the number of drafts that were compared with the target, and the number of accepted drafts.
     std::pair<int, int> count(const DraftTree & tree, const MatchResult & result, bool is_first) {
@@ -77,7 +77,7 @@ struct Stats {
 };
 
 // A position to which a conversation with sliding windows or a recurrent state can be cut. `bytes` are the bytes of
-// Cells::save_end(); they are empty while the cells still contain this state.
+// Cells::save_end(). They are empty while the cells still hold the state at this position.
 struct Checkpoint {
     int n;
     std::vector<uint8_t> bytes;
@@ -93,7 +93,7 @@ struct Sequence {
 
     std::unique_ptr<DraftSequence> draft;  // null without a drafter
     HiddenStateWindow hidden_states;
-    TextIndex text;  // holds `tokens` while a generation drafts from them
+    TextIndex text;  // holds `tokens` while a generation copies drafts from them
 
     // First row whose bits may differ from target-only decoding with one row per batch; none_inexact if all rows are
     // exact.
@@ -122,10 +122,10 @@ struct Sequence {
     std::optional<Error> failure;  // error of the sampler; the next step reports it and ends the generation
 
     bool is_prefilling() const { return is_active && n_past < n_prompt; }
-    // Position at which the prefill ends. If no answer is requested, the last prompt token is not run.
+    // Returns the position at which the prefill ends. If no answer is requested, the last prompt token is not run.
     int prompt_end() const { return n_max > n_prompt ? n_prompt : n_prompt - 1; }
 
-    // Returns the image if its rows are run next, or null if a token is run next.
+    // Returns the image if the next row to run belongs to an image, or null if the next row is a token.
     const Image * image() const {
         const auto has = [&](const auto & image) { return image->has(tokens[n_past]); };
         const auto found = std::find_if(images.begin(), images.end(), has);
@@ -140,8 +140,8 @@ struct Sequence {
         return end - n_past;
     }
 
-    // Returns n or, if a cut at n would split an image whose rows see each other or share a position, the start of this
-    // image.
+    // Returns a position at which the prompt can be cut: n or, if a cut at n would split an image whose rows see each
+    // other or share a position, the start of this image.
     int before_whole(const Tokens & prompt, int n) const {
         if (n == 0 || n >= (int)prompt.size() || prompt[n] >= 0) return n;
         for (const auto & image : images) {
@@ -151,7 +151,7 @@ struct Sequence {
         return n;
     }
 
-    // Number of rows whose hidden states the drafter has not read yet.
+    // Returns the number of rows whose hidden states the drafter has not read yet.
     int n_pending() const {
         if (!draft || !hidden_states.has(draft->n_rows())) return 0;
         return std::max(0, hidden_states.end() - draft->n_rows());
@@ -164,10 +164,10 @@ struct Sequence {
     }
 };
 
-// Smallest number of rows for which copying from another conversation pays.
+// Minimum number of rows for which copying from another conversation is faster than computing them.
 constexpr int n_adopt_least = 16;
 
-// Returns the length of the common prefix, at most n_max.
+// Returns the length of the common prefix of two token lists, at most n_max.
 inline int n_common(const Tokens & a, const Tokens & b, int n_max) {
     int n = 0;
     while (n < n_max && a[n] == b[n]) ++n;

@@ -7,16 +7,16 @@
 namespace eaglecpp {
 
 static constexpr double window_ms = 150.0;  // wall time over which the use of cores is averaged
-static constexpr double core_missed = 0.4;  // share of one core; smaller losses are not caused by other processes
+static constexpr double core_missed = 0.4;  // share of one core; other processes do not cause smaller losses
 static constexpr double slow = 1.3;         // multiple of the usual time that counts as slow
 static constexpr double slow_alone = 3.0;   // multiple of the usual time that counts as slow whatever the CPU time
-static constexpr int n_usual = 3;           // number of decodes before a usual time is trusted
+static constexpr int n_usual = 3;           // number of decodes before their usual time is trusted
 
 static constexpr double gap_first_ms = 200.0, gap_max_ms = 20000.0;  // minimum time between two rises
-// Share of a core that others may use while the core still counts as free: to keep the number of threads, and to raise
-// it.
+// Share of a core that other processes may use while the core counts as free: share_to_keep to keep the number of
+// threads, share_to_rise to raise it.
 static constexpr double share_to_keep = 0.4, share_to_rise = 0.2;
-// Share of a core that decodes must have missed before the load of other processes costs a thread.
+// Share of a core that decodes must have lacked before the load of other processes costs a thread.
 static constexpr double core_missed_heard = 0.25;
 
 ThreadPolicy::ThreadPolicy(int n_decode, int n_prompt, bool is_decode_fixed, bool is_prompt_fixed)
@@ -77,11 +77,11 @@ void ThreadPolicy::learn(const Run & run, double now_ms) {
     is_timed_ = !is_starved(run, n_threads, usual) || is_fixed_[(int)run.kind];
     if (is_timed_) {
         const double ms = ++usual.n > n_usual ? std::min(run.wall_ms, 2.0 * usual.ms) : run.wall_ms;
-        // The first decode builds graphs, so the second one replaces its time.
+        // The first decode builds graphs, so the second decode replaces its time.
         usual.ms += (usual.n <= 2 ? 1.0 : 0.15) * (ms - usual.ms);
         return;
     }
-    // Continue with the number of threads that were scheduled. The next decodes show whether this number is low enough.
+    // Continues with the number of threads that got CPU time. The next decodes show whether this number is low enough.
     const double n_had = n_threads * window_cpu_ / window_wall_;
     set_available(std::min(n_threads - 1, (int)std::floor(n_had + share_to_rise)), now_ms);
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Chooses the number of threads for the next decode. ggml's threads spin at barriers and wait for every other thread,
-// so on a machine with busy cores two threads can be a hundred times slower than one. The number must follow the number
-// of free cores.
+// so on a machine with busy cores two threads can be a hundred times slower than one thread. So the number must follow
+// the number of free cores.
 //
-// The number falls if recent decodes missed their cores, and either the system reports that other processes used them
-// or the decodes took longer than usual. So a program that ended before a generation began takes no thread from it. The
-// number rises if the system reports more free cores. Each time that it soon had to fall again, the next rise comes
-// later. The number stays the same on systems that do not report the use of cores (all except Linux).
+// The number of threads falls if the threads of recent decodes got too little CPU time, and either the system reports
+// that other processes used the cores or the decodes took longer than usual. So a program that ended before a
+// generation began takes no thread from it. The number rises if the system reports more free cores. Each time that it
+// soon had to fall again, the next rise comes later. The number stays the same on systems that do not report the use of
+// cores (all except Linux).
 //
 // The class has no clock; callers pass times in milliseconds.
 #pragma once
@@ -24,28 +25,29 @@ class ThreadPolicy {
         Kind kind = Kind::decode;
         int n_rows = 1;
         double wall_ms = 0.0;
-        double cpu_ms = 0.0;  // of all threads of this process
+        double cpu_ms = 0.0;  // CPU time of all threads of this process
     };
 
     ThreadPolicy() : ThreadPolicy(1, 1, true, true) {}
 
-    // Takes the maximum numbers of threads for decoding and for prompts. A number that is fixed never changes.
+    // Takes the maximum numbers of threads for decoding and for prompts. If a number is fixed, it never changes.
     ThreadPolicy(int n_decode, int n_prompt, bool is_decode_fixed, bool is_prompt_fixed);
 
     // Returns the number of threads for a decode of this kind.
     int n_threads(Kind kind) const;
 
-    // Reports how many cores other processes have recently left free.
+    // Reports how many cores other processes have left free recently.
     void hear_free(double n_cores, double now_ms);
 
-    // Reports a decode that ran with the number of threads that n_threads() returned.
+    // Reports the times of a decode that ran with the number of threads from n_threads().
     void learn(const Run & run, double now_ms);
 
-    // Returns true if the last decode's threads were scheduled, so that its time is a valid measurement.
+    // Returns true if the system scheduled the threads of the last decode, so that the decode's time is a valid
+    // measurement.
     bool is_timed() const { return is_timed_; }
 
   private:
-    // Usual time of decodes of the same kind and number of rows.
+    // Usual time of decodes of one kind with one number of rows.
     struct Usual {
         double ms = 0.0;
         int n = 0;
@@ -56,13 +58,13 @@ class ThreadPolicy {
 
     int n_max_[2];
     bool is_fixed_[2];
-    int n_available_;  // number of free cores as last estimated
+    int n_available_;  // last estimate of the number of free cores
     bool is_timed_ = true;
     bool hears_ = false;
     double next_rise_ms_ = 0.0, gap_ms_;
-    double n_missed_ = 0.0;                           // number of cores that the threads recently missed
-    double window_wall_ = 0.0, window_cpu_ = 0.0;     // recent wall time of the threads, and their CPU time
-    double window_usual_ = 0.0, window_timed_ = 0.0;  // recent usual time, and actual time of the same decodes
+    double n_missed_ = 0.0;                           // number of cores that the threads recently lacked
+    double window_wall_ = 0.0, window_cpu_ = 0.0;     // recent wall time of the threads, and their CPU time in it
+    double window_usual_ = 0.0, window_timed_ = 0.0;  // usual time of recent decodes, and their actual time
     std::map<std::pair<Kind, int>, Usual> usual_;     // by kind and rows, at the current number of threads
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Declares the private parts of ggml that the hook depends on, copied from the pinned version because llama-cpp-python
-// does not install them. tests/native/ggml_hook/test_abi.cpp compares the declarations with ggml's sources. hook.cpp
-// uses them only with exactly the pinned version, after a trial run.
+// does not install their headers. tests/native/ggml_hook/test_abi.cpp compares the declarations with ggml's sources.
+// hook.cpp uses the declarations only with exactly the pinned version, and only after a trial run.
 #pragma once
 
 #include <ggml-backend.h>
@@ -23,7 +23,7 @@ struct BufferTypeInterface {
 struct BufferType {
     BufferTypeInterface iface;
     ggml_backend_dev_t device;
-    void * context;  // an ExtraBufferType for the CPU backend's extra types
+    void * context;  // for the CPU backend's extra buffer types: an ExtraBufferType
 };
 
 struct BufferInterface {
@@ -118,18 +118,18 @@ struct Graph {
         ggml_tensor ** keys;
     } visited_hash_set;
     int order;
-    uint64_t uid;  // the same for equal graphs; 0 = unknown
+    uint64_t uid;  // equal graphs have equal numbers; 0 = unknown
 };
 
 struct Backend {
     ggml_guid_t guid;
     BackendInterface iface;
     ggml_backend_dev_t device;
-    void * context;  // a CpuContext for the CPU backend
+    void * context;  // for the CPU backend: a CpuContext
 };
 
-// The beginning of ggml_backend_cpu_context. It is defined in ggml-cpu/ggml-cpu.cpp, not in a header. The trial run
-// checks it.
+// The first members of ggml_backend_cpu_context, which ggml-cpu/ggml-cpu.cpp defines instead of a header. The trial run
+// checks these members.
 struct CpuContext {
     int n_threads;
     ggml_threadpool * threadpool;
@@ -137,7 +137,7 @@ struct CpuContext {
     size_t work_size;
 };
 
-// From ggml-cpu/traits.h. Only the order of the virtual functions matters.
+// From ggml-cpu/traits.h. The order of the virtual functions must be the same; their names do not matter.
 class TensorTraits {
   public:
     virtual ~TensorTraits() = default;

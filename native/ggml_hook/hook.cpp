@@ -28,10 +28,11 @@ thread_local Scope scope;
 
 namespace {
 
-// The version of ggml that ggml_abi.h was copied from.
+// The ggml commit from which ggml_abi.h was copied.
 constexpr const char * known_commit = "0c1e570";
 
-// The answer of a device for our weights, at loading and for every operation on them.
+// Returns true if our kernels can compute an operation on our packed weights. ggml asks this question when it loads
+// weights and for every operation on them.
 bool takes_op(const ggml_tensor * op) {
     if (!op->src[0] || !is_ours(op->src[0]) || !can_multiply_packed(*ours.table, op)) return false;
     const bool is_placing = !op->src[0]->data;
@@ -43,7 +44,7 @@ bool takes_op(const ggml_tensor * op) {
     return true;
 }
 
-// A pointer inside ggml that other threads may be reading.
+// A pointer inside ggml that is replaced while other threads may be reading it.
 template <typename T>
 struct Patch {
     T * at;
@@ -70,7 +71,7 @@ struct Patches {
     Patch<decltype(abi::RegistryInterface::get_proc_address)> get_proc_address;
 } patches_;
 
-// Buffer types that llama.cpp tries for weights, null-terminated: ours first, then ggml's.
+// Buffer types that llama.cpp tries for weights, null-terminated: our type first, then ggml's types.
 std::vector<ggml_backend_buffer_type_t> placement_;
 
 ggml_backend_buffer_type_t * placement_list(ggml_backend_dev_t) {
@@ -84,7 +85,7 @@ void * get_proc_address(ggml_backend_reg_t reg, const char * name) {
 }
 
 bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
-    for (int i = 0; i < 4; ++i) {  // number of sources that ggml checks
+    for (int i = 0; i < 4; ++i) {  // ggml checks this number of sources
         if (op->src[i] && op->src[i]->buffer && is_ours(op->src[i])) return takes_op(op);
     }
     return patches_.supports_op.ggmls(dev, op);
@@ -94,20 +95,20 @@ bool supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t type) {
     return type == ours.weights || patches_.supports_buft.ggmls(dev, type);
 }
 
-// Returns the buffer type whose questions the hook answers from now on, or null.
+// Returns the extra buffer type whose questions the hook answers from now on, or null.
 ggml_backend_buffer_type_t find_answering_type(ggml_backend_dev_t cpu) {
     const auto get = (ggml_backend_dev_get_extra_bufts_t)cpu_function("ggml_backend_dev_get_extra_bufts");
     for (ggml_backend_buffer_type_t * b = get ? get(cpu) : nullptr; b && *b; ++b) placement_.push_back(*b);
     for (ggml_backend_buffer_type_t type : placement_) {
-        // KleidiAI identifies its weights by this pointer.
+        // The context of KleidiAI's type must not be replaced, because KleidiAI identifies its weights by this pointer.
         const bool is_kleidiai = std::strstr(ggml_backend_buft_name(type), "KLEIDIAI");
         if (!is_kleidiai && ((abi::BufferType *)type)->context) return type;
     }
     return nullptr;
 }
 
-// Multiplies known weights through the whole backend, with one and with two threads. A difference between the interface
-// and ggml_abi.h shows in this trial, before a model depends on the interface.
+// Multiplies known weights through the whole backend, with one thread and with two threads. If ggml's interface differs
+// from ggml_abi.h, this trial fails before a model depends on the interface.
 bool trial_succeeds() {
     constexpr int n_in = 64, n_out = 40, n_rows = 6;
     std::vector<float> values(n_in * n_out), x(n_in * n_rows);
@@ -122,7 +123,7 @@ bool trial_succeeds() {
         if (own.n_threads != n_threads || !own.work_data || own.work_size == 0) return false;
         for (int r = 0; r < n_rows; ++r) {
             for (int o = 0; o < n_out; ++o) {
-                double exact = 0;  // the values are integers of at most 127, so rounding to 8 bits is exact
+                double exact = 0;  // the values are integers up to 127, so rounding to 8 bits is exact
                 for (int i = 0; i < n_in; ++i) exact += (double)values[(size_t)o * n_in + i] * x[(size_t)r * n_in + i];
                 if (std::fabs(exact - tried.out[(size_t)r * n_out + o]) > 1e-3 * (1e5 + std::fabs(exact))) return false;
             }
@@ -138,7 +139,7 @@ Status install() {
         return s;
     };
 #ifdef _WIN32
-    s.is_possible = true;  // most Windows processors support it, but Microsoft's compiler builds no table to check
+    s.is_possible = true;  // most Windows processors can, but Microsoft's compiler builds no table to check
     return without("not supported on Windows yet");
 #endif
     ours.table = chosen_table();
@@ -199,7 +200,7 @@ bool is_known_ggml() {
     return is_pinned_ggml() || std::string(ggml_commit()) == "unknown";
 }
 
-// Warns about an unknown name of a table, or a table that this processor cannot run.
+// Warns if EAGLECPP_KERNELS names an unknown table, or a table that this processor cannot run.
 static void warn_of_unknown_choice() {
     const char * wanted = std::getenv("EAGLECPP_KERNELS");
     if (!ours.table || !wanted || !*wanted || std::strcmp(wanted, ours.table->name) == 0) return;

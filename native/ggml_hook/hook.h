@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Adds our kernels to ggml's CPU backend. That backend asks its "extra buffer types" before it computes a node. The
-// hook answers the questions for one of these types first, so our kernels run inside the unmodified backend, on its
-// threads and without splitting graphs. The hook takes:
+// Adds our kernels to ggml's CPU backend. Before this backend computes a node, it asks its "extra buffer types" who
+// computes the node. The hook answers these questions in place of one extra buffer type, so our kernels run inside the
+// unmodified backend, on its threads and without splitting graphs. Our kernels compute:
 //   - products of weights that were loaded into our buffer type (LoadScope);
 //   - in graphs planned inside a ComputeScope: products of unpacked F32, F16 and BF16 weights, and attention;
 //   - in these graphs, if take_graphs_of() was called for the backend: the nodes between the products (fusion.h).
 //
 // All other code in the process, for example llama_cpp.Llama, keeps ggml's kernels, and may load models and compute
 // graphs at any time. The hook only replaces four pointers of ggml, each atomically and before any of our models is
-// loaded. A thread inside ggml sees the old or the new pointer, with the same results. LoadScope and ComputeScope only
-// affect their own thread.
+// loaded. A thread inside ggml sees the old or the new pointer, and the results are the same with both. LoadScope and
+// ComputeScope only affect their own thread.
 #pragma once
 
 #include <ggml-backend.h>
@@ -29,12 +29,12 @@ struct Status {
     std::string why_not;       // the reason, as a sentence, if the hook is not active
 };
 
-// Returns true if the ggml in this process is the version of ggml_abi.h. A ggml built without git has no version and
-// passes, because the version of llama-cpp-python is checked when eaglecpp is imported, and the kernels are tested
-// before use.
+// Returns true if the ggml in this process has the version that ggml_abi.h was copied from. A ggml built without git
+// has no version, and the function returns true: the version of llama-cpp-python is checked when eaglecpp is imported,
+// and the kernels are tested before use.
 bool is_known_ggml();
-// Returns true if the commit of the ggml in this process is that of ggml_abi.h. Pointers that the trial run does not
-// cover are replaced only in this case.
+// Returns true if the ggml in this process has exactly the commit that ggml_abi.h was copied from. Pointers that the
+// trial run does not cover are replaced only in this case.
 bool is_pinned_ggml();
 
 // Returns a function that ggml's CPU backend exports by name, or null.
@@ -44,8 +44,8 @@ void * cpu_function(const char * name);
 // visibility, so a global look-up would not find it.
 void * symbol_next_to(void * known, const char * name);
 
-// The trial run: a product of Q8_0 weights [n_in, n_out] in a buffer of this type with rows x [n_in, n_rows], computed
-// by a new CPU backend. `out` is empty on failure.
+// A product for the trial run: Q8_0 weights [n_in, n_out] in a buffer of this type, multiplied with rows x [n_in,
+// n_rows] by a new CPU backend. `out` is empty on failure.
 struct TriedProduct {
     ggml_backend_ptr cpu;
     std::vector<float> out;
@@ -53,11 +53,12 @@ struct TriedProduct {
 TriedProduct try_product(ggml_backend_buffer_type_t type, const std::vector<float> & weights,
                          const std::vector<float> & x, int n_in, int n_threads);
 
-// Installs the hook on the first call. Logs a warning if the hook is possible but did not become active.
+// Installs the hook on the first call and returns its status. Logs a warning if the hook is possible but did not become
+// active.
 const Status & status();
 
 // weights_buffer_type() returns the CPU's buffer type for packed weights, or null if the hook is not active. can_hold()
-// returns true if this buffer type can hold matrices of this type and number of inputs.
+// returns true if this buffer type can hold matrices of this type with n_in inputs.
 ggml_backend_buffer_type_t weights_buffer_type();
 bool can_hold(ggml_type type, int64_t n_in);
 
@@ -69,7 +70,7 @@ struct Scope {
     bool stays_in_place = false;  // the thread is inside a NoOffloadScope (offload.h)
 };
 
-// Base of scopes: its destructor restores the thread's settings.
+// Base class of scopes. Its destructor restores the thread's settings.
 class ScopeKeeper : Pinned {
   public:
     ScopeKeeper();
@@ -79,22 +80,23 @@ class ScopeKeeper : Pinned {
     const Scope before_;
 };
 
-// While it exists, models that this thread loads with use_extra_bufts store their matrices packed by us (`kernels`),
-// packed by ggml (`repack`), or as in the file. With both, ggml packs the matrices that we do not pack.
+// While a LoadScope exists, models that this thread loads with use_extra_bufts store their matrices packed by us
+// (`kernels`), packed by ggml (`repack`), or in the file's layout. With both flags, ggml packs the matrices that we do
+// not pack.
 struct LoadScope : ScopeKeeper {
     LoadScope(bool kernels, bool repack);
 };
 
-// Makes the backend's graphs fail cleanly if memory is missing. With `fuses`, the backend computes graphs in steps of
-// several nodes (fusion.h) inside a ComputeScope. Does nothing if the hook is not active or if the backend is not the
-// CPU's.
+// Makes the backend's graphs fail with an error if memory is missing. With `fuses`, the backend computes graphs in
+// steps of several nodes (fusion.h) inside a ComputeScope. Does nothing if the hook is not active or if the backend is
+// not ggml's CPU backend.
 void take_graphs_of(ggml_backend_t backend, bool fuses);
 
-// Assigns a unique id to a graph that is computed repeatedly without changes.
+// Assigns a unique id to a graph that will be computed repeatedly without changes.
 void name_graph(ggml_cgraph * graph);
 
-// While it exists, graphs that this thread computes also use our kernels for weights that are not packed. Does nothing
-// if `on` is false or the hook is not active.
+// While a ComputeScope exists, graphs that this thread computes also use our kernels for weights that are not packed.
+// Does nothing if `on` is false or the hook is not active.
 struct ComputeScope : ScopeKeeper {
     explicit ComputeScope(bool on);
 };

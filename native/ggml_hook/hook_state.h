@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// State shared by the parts of the hook: hook.cpp installs it and opens scopes, node_traits.cpp computes nodes and
-// graphs, weights_buffer.cpp stores packed weights.
+// State shared by the parts of the hook: hook.cpp installs the hook and opens scopes, node_traits.cpp computes nodes
+// and graphs, weights_buffer.cpp stores packed weights.
 #pragma once
 
 #include <ggml-backend.h>
@@ -25,16 +25,16 @@ inline bool is_ours(const ggml_tensor * t) {
     return buffer && ggml_backend_buffer_get_type(buffer) == ours.weights;
 }
 
-// Makes the buffer type for packed weights, once per process; it is never freed. Its supports_op() rejects weights that
-// cannot be packed; allocators must check can_pack() first. `init` is ggml_backend_buffer_init.
+// Makes the buffer type for packed weights, once per process. The type is never freed. Its supports_op() rejects
+// weights that cannot be packed. Allocators must check can_pack() first. `init` is ggml_backend_buffer_init.
 abi::BufferType * make_weights_buffer_type(ggml_backend_dev_t cpu, abi::BufferInit init);
 
 // Returns an extra buffer type that assigns our kernels to the nodes that they compute, and passes all other questions
-// to `ggmls`.
+// to ggml's type, `ggmls`.
 abi::ExtraBufferType * node_traits_before(abi::ExtraBufferType * ggmls);
 
-// Replacement for a backend's graph_compute. It calls ggml's function, which is the same for all CPU backends. With
-// `fuses`, computes in steps of several nodes inside a ComputeScope.
+// Returns a replacement for a backend's graph_compute. The replacement calls ggml's function, which is the same for all
+// CPU backends. With `fuses`, it computes graphs in steps of several nodes inside a ComputeScope.
 using GraphCompute = decltype(abi::BackendInterface::graph_compute);
 GraphCompute compute_in_place_of(GraphCompute of_ggml, bool fuses);
 

@@ -34,8 +34,8 @@ class Traits : public abi::TensorTraits {
 };
 
 // The kernel of an operation that ggml could also compute. The thread that starts a graph asks for the work sizes. If
-// this thread is inside a ComputeScope, the node's `extra` records this for the computing threads. The field is free,
-// because the CPU backend uses it only for weights.
+// this thread is inside a ComputeScope, the node's `extra` records this for the computing threads. The CPU backend uses
+// `extra` only for weights, so the field is free.
 class Tagged : public Traits {
   public:
     using Traits::Traits;
@@ -48,14 +48,14 @@ class Tagged : public Traits {
     }
 };
 
-// ggml's classes and the classes in ggml_abi.h have different names, which UBSan would report as an error.
+// UBSan would report an error, because ggml's classes and the classes in ggml_abi.h have different names.
 #if defined(__GNUC__)
 #define FOREIGN_CLASS __attribute__((no_sanitize("vptr")))
 #else
 #define FOREIGN_CLASS
 #endif
 
-// Replaces one of ggml's extra buffer types, which still answers for all nodes that we do not compute.
+// Replaces one of ggml's extra buffer types. The replaced type still answers for all nodes that we do not compute.
 class Extra : public abi::ExtraBufferType {
   public:
     FOREIGN_CLASS bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) override {
@@ -90,15 +90,15 @@ class Extra : public abi::ExtraBufferType {
         }
     }
 
-    // Returns true if one of our threads is planning the node, or has planned it.
+    // Returns true if a thread inside a ComputeScope is planning the node, or has planned it.
     static bool is_for(const ggml_tensor * op, const Tagged & tagged) {
         return scope.is_computing || op->extra == &tagged;
     }
 
-    // No other code can compute products of packed weights.
+    // Only these traits can compute products of packed weights.
     Traits packed_{[](int n, const ggml_tensor * op) { return product_work_size(*ours.table, n, op); },
                    [](const ComputeParams & params, ggml_tensor * op) { multiply_packed(*ours.table, params, op); }};
-    // Computes several nodes at once, in place of one of them (fusion.h).
+    // Computes the nodes of a step, in place of one of them (fusion.h).
     Traits steps_{[](int n, const ggml_tensor * op) { return Step::of(op).work_size(*ours.table, n); },
                   [](const ComputeParams & params, ggml_tensor * op) { Step::of(op).compute(*ours.table, params); }};
     Tagged dense_{dense_work_size,
@@ -113,7 +113,7 @@ bool is_packed_product(const ggml_tensor * node) {
     return (node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID) && is_ours(node->src[0]);
 }
 
-// Runs ggml's graph_compute. ggml's CPU backend frees its work buffer before it allocates a larger one. If the
+// Runs ggml's graph_compute. ggml's CPU backend frees its work buffer before it allocates a larger one. If this
 // allocation fails, the backend would later write into the freed buffer and free it again.
 ggml_status compute_by_ggml(ggml_backend_t backend, ggml_cgraph * graph) {
     try {
@@ -128,7 +128,7 @@ ggml_status compute_by_ggml(ggml_backend_t backend, ggml_cgraph * graph) {
 
 ggml_status compute_graph(ggml_backend_t backend, ggml_cgraph * graph) {
     if (!scope.is_computing) return compute_by_ggml(backend, graph);
-    // A graph is identified by its `uid`, which ggml changes with the graph; 0 = unknown.
+    // The `uid` identifies a graph. ggml changes the `uid` whenever the graph changes; 0 = unknown.
     thread_local Recent<uint64_t, Fusion> fusions(64);
     const uint64_t uid = ((abi::Graph *)graph)->uid;
     const Fusion * fusion = uid == 0 ? nullptr : fusions.find(uid);

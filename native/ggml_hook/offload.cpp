@@ -17,7 +17,7 @@ using OffloadOp = bool (*)(ggml_backend_dev_t, const ggml_tensor *);
 
 std::mutex mutex;
 
-// The original function of each device; devices are never removed.
+// The original offload function of each device. Devices are never removed.
 std::map<ggml_backend_dev_t, OffloadOp> & own_answers() {
     static std::map<ggml_backend_dev_t, OffloadOp> all;
     return all;
@@ -28,14 +28,14 @@ bool offload_op(ggml_backend_dev_t device, const ggml_tensor * op) {
     OffloadOp own = nullptr;
     {
         const std::lock_guard<std::mutex> lock(mutex);
-        // If a device was copied after its function was replaced, its original function is unknown.
+        // If a device was copied after its function was replaced, the original function of the copy is unknown.
         const auto known = own_answers().find(device);
         if (known != own_answers().end()) own = known->second;
     }
     return own && own(device, op);
 }
 
-// Called repeatedly, because devices may have been added since the last call.
+// Replaces the function of all devices. Called repeatedly, because devices may have been added since the last call.
 void install() {
     if (!kernels::is_pinned_ggml()) return;
     const std::lock_guard<std::mutex> lock(mutex);
@@ -44,7 +44,7 @@ void install() {
         auto & iface = ((kernels::abi::Device *)dev)->iface;
         if (!iface.offload_op || iface.offload_op == offload_op) continue;
         own_answers()[dev] = iface.offload_op;
-        // Other threads may be reading the pointer.
+        // Stores atomically, because other threads may be reading the pointer.
         ((std::atomic<OffloadOp> *)&iface.offload_op)->store(offload_op, std::memory_order_release);
     }
 }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT
-// ggml computes a batch of 32 or more rows on a GPU even if the weights are in host memory, and then copies the weights
-// to the GPU. That is right for a prompt of hundreds of rows, but far too slow for a verification. llama.cpp decides
-// once per context (op_offload), so the hook answers the question that ggml asks each device.
+// Keeps ggml from moving verifications to a GPU. ggml computes a batch of 32 or more rows on a GPU even if the weights
+// are in host memory, and then copies the weights to the GPU. This is right for a prompt of hundreds of rows, but far
+// too slow for a verification. llama.cpp decides once per context (op_offload), so the hook answers the question that
+// ggml asks each device.
 #pragma once
 
 #include "ggml_hook/hook.h"
 
 namespace eaglecpp {
 
-// While it exists, graphs that this thread builds are computed where their weights are stored. Does nothing with an
-// unknown version of ggml.
+// While a NoOffloadScope exists, graphs that this thread builds are computed where their weights are stored. Does
+// nothing with an unknown version of ggml.
 struct NoOffloadScope : kernels::ScopeKeeper {
     explicit NoOffloadScope(bool on);
 };

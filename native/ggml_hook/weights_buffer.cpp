@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Implements a buffer type of ggml's CPU backend that stores weights in our packed layout. The hook answers for
-// operations on them.
+// Implements a buffer type of ggml's CPU backend that stores weights in our packed layout. The hook answers ggml's
+// questions about operations on these weights.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -29,7 +29,8 @@ std::align_val_t alignment_of(size_t n) {
     return std::align_val_t(n < n_large_page ? n_alignment : n_large_page);
 }
 
-// Uses large pages if available: one row reads every page once, and 4 KB pages cost a tenth of the bandwidth.
+// Uses large pages if available: multiplying one row reads every page once, and pages of 4 KB reduce the bandwidth by a
+// tenth.
 uint8_t * allocate(size_t n) {
     auto * p = (uint8_t *)::operator new(n, alignment_of(n), std::nothrow);
 #ifdef __linux__
@@ -38,7 +39,7 @@ uint8_t * allocate(size_t n) {
     return p;
 }
 
-// Context of a buffer.
+// Context of a buffer for packed weights.
 struct Packed {
     uint8_t * base;
     size_t size;
@@ -49,10 +50,10 @@ Packed & packed(ggml_backend_buffer_t buffer) {
     return *(Packed *)((abi::Buffer *)buffer)->context;
 }
 
-// Packs large matrices with several threads, because several threads get fresh memory and the file's pages faster than
-// one.
+// Packs large matrices with several threads, because several threads read the file's pages and get fresh memory faster
+// than one thread.
 void pack_matrix(const ggml_tensor * w, const void * data) {
-    constexpr int64_t n_step = 16;  // groups that a thread takes at a time
+    constexpr int64_t n_step = 16;  // number of groups that a thread takes at a time
     const int64_t n = packed_groups(w);
     std::atomic<int64_t> next{0};
     const auto work = [&] {
@@ -67,13 +68,14 @@ void pack_matrix(const ggml_tensor * w, const void * data) {
     try {
         while (helpers.size() < n_helpers) helpers.emplace_back(work);
     } catch (const std::exception &) {
-        // The system gives no more threads; the existing ones pack the rest.
+        // The system gives no more threads; the existing threads pack the rest.
     }
     work();
     for (std::thread & t : helpers) t.join();
 }
 
-// Writes a matrix, which must be whole, because packing spreads a row of the file over its group.
+// Writes a whole matrix. A part of a matrix cannot be written, because packing spreads a row of the file over its
+// group.
 void set_tensor(ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_t offset, size_t size) {
     if (offset == 0 && size == ggml_nbytes(t) && can_pack(*ours.table, t)) {
         pack_matrix(t, data);
@@ -82,7 +84,7 @@ void set_tensor(ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_
     }
 }
 
-// Packed weights are never read back, cleared or filled. Without this function ggml would call a null pointer.
+// Fills with zeros: packed weights are never read back. Without this function ggml would call a null pointer.
 void get_tensor(ggml_backend_buffer_t, const ggml_tensor * t, void * data, size_t, size_t size) {
     std::memset(data, 0, size);
     log_line(LogLevel::error, std::string(ggml_get_name(t)) + ": packed weights cannot be read back");

@@ -140,7 +140,7 @@ std::optional<std::vector<T>> GgufReader::find_array(const std::string & key, st
     return out;
 }
 
-// Values above INT32_MAX become negative. The callers' range checks reject them.
+// Values above INT32_MAX become negative; the range checks of the callers reject them.
 std::optional<std::vector<int32_t>> GgufReader::find_ints(const std::string & key) const {
     return find_array<int32_t>(key, {GGUF_TYPE_INT32, GGUF_TYPE_UINT32}, "an array of 32-bit integers");
 }

@@ -29,7 +29,7 @@ struct LlgTokenizerInit {
     uint32_t tok_eos_extra_count = 0;
 };
 
-// llguidance's struct, which has no size field. `unused` leaves room for fields of later versions.
+// llguidance's LlgConstraintInit, which has no size field. `unused` leaves room for fields of later versions.
 struct LlgConstraintInit {
     const LlgTokenizer * tokenizer = nullptr;
     uint32_t log_buffer_level = 0, log_stderr_level = 0;

@@ -9,7 +9,7 @@
 
 namespace eaglecpp {
 
-// First byte of the pieces of end tokens. No text contains it.
+// First byte of the pieces of end tokens. This byte occurs in no text.
 static constexpr char end_mark = '\xFF';
 
 // Maximum numbers of parser items: n_places in general, n_places_json for JSON. A schema has four items for each
@@ -94,7 +94,7 @@ GrammarMatcher::Matcher GrammarMatcher::make(const std::string & text) const {
 void GrammarMatcher::give_up() const {
     const char * error = llg_.matcher_get_error(matcher_.get());
     std::string text = error ? error : "llguidance gives no reason";
-    text = text.substr(0, text.find("\n   1 |"));  // llguidance appends the grammar as eaglecpp wrote it
+    text = text.substr(0, text.find("\n   1 |"));  // llguidance appends the grammar in eaglecpp's form
     fail(ErrorKind::grammar, "the grammar: %.600s", text.c_str());
 }
 
@@ -121,7 +121,7 @@ void GrammarMatcher::accept(Token token) {
     to_drafts_.push_back(token);
 }
 
-// Calls f with the drafts' matcher after it has read the text and `path`.
+// Calls f with the drafts' matcher, after the matcher has read the text and `path`.
 template <typename F>
 void GrammarMatcher::behind(const Tokens & path, F && f) {
     if (!drafts_ || n_rest_-- > 0) return;

@@ -13,12 +13,13 @@
 
 namespace eaglecpp {
 
-// A vocabulary in llguidance's form. Creating it takes 0.2 s of processor time for 49,000 tokens.
+// A vocabulary in llguidance's form. Creating one with 49,000 tokens takes 0.2 s of processor time.
 class GrammarVocabulary : Pinned {
   public:
     using Tokenize = std::function<Tokens(const std::string &)>;
 
-    // pieces: bytes of each token; is_end: tokens that end a text; tokenize: is called with valid UTF-8, in any thread.
+    // pieces: bytes of each token. is_end: true for tokens that end a text. tokenize: function that is called with
+    // valid UTF-8, in any thread.
     GrammarVocabulary(const std::vector<std::string> & pieces, const std::vector<bool> & is_end, Tokenize tokenize);
     ~GrammarVocabulary();
 
@@ -49,14 +50,15 @@ class GrammarMatcher {
     // Returns for each token id whether the grammar allows this token next. The result is valid until the next call.
     const std::vector<bool> & allowed();
 
-    // Appends a token to the text. End tokens have no effect. Error(grammar) also if the token is not allowed.
+    // Appends a token to the text. End tokens have no effect. Error(grammar) if the grammar does not allow the token.
     void accept(Token token);
 
     // Returns for each of `tokens` whether it may follow the text and `path`. All results are false if the grammar
     // forbids `path`, if the drafts' matcher failed, or if it is slow.
     std::vector<bool> allows_behind(const Tokens & path, const Tokens & tokens);
 
-    // Returns up to n_max tokens that must follow the text and `path`. They are tokenized as the model tokenizes text.
+    // Returns up to n_max tokens that must follow the text and `path`. The tokens are the model's usual tokens of their
+    // text.
     ForcedRun forced_behind(const Tokens & path, int n_max);
 
   private:
@@ -74,10 +76,10 @@ class GrammarMatcher {
     const Llguidance & llg_;
     std::shared_ptr<const GrammarVocabulary> vocabulary_;
     Matcher matcher_;
-    Matcher drafts_;    // the drafts' matcher; null after it failed
+    Matcher drafts_;    // the matcher of drafts; null after it failed
     Tokens to_drafts_;  // accepted tokens that drafts_ has not read yet
-    int n_slow_ = 0;    // consecutive slow calls of drafts_
-    int n_rest_ = 0;    // calls of drafts_ to skip
+    int n_slow_ = 0;    // number of consecutive slow calls of drafts_
+    int n_rest_ = 0;    // number of calls of drafts_ to skip
     bool has_mask_ = false;
     std::vector<uint32_t> bits_;
     std::vector<bool> allowed_;

@@ -38,7 +38,7 @@ inline bool attention_fits(const ggml_tensor * op) {
     if (op->op != GGML_OP_FLASH_ATTN_EXT || op->type != GGML_TYPE_F32) return false;
     const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3], *sinks = op->src[4];
     for (int i = 5; i < GGML_MAX_SRC; ++i) {
-        if (op->src[i]) return false;  // an input that a later version of ggml added
+        if (op->src[i]) return false;  // a later version of ggml added this input
     }
     int32_t precision;
     std::memcpy(&precision, op->op_params + 3, sizeof precision);
@@ -48,7 +48,7 @@ inline bool attention_fits(const ggml_tensor * op) {
     }
     if (q->nb[0] != sizeof(float) || op->nb[0] != sizeof(float)) return false;
     if (k->nb[0] != ggml_type_size(k->type) || v->nb[0] != ggml_type_size(v->type)) return false;
-    // ggml's CPU backend writes the result row after row with the heads of a row contiguous, whatever the strides.
+    // ggml's CPU backend writes the result row by row, with the heads of a row contiguous, whatever the strides are.
     if (op->nb[1] != op->ne[0] * sizeof(float) || !ggml_is_contiguous(op)) return false;
     if (k->ne[0] != q->ne[0] || v->ne[1] != k->ne[1] || v->ne[2] != k->ne[2] || v->ne[3] != k->ne[3]) return false;
     if (q->ne[2] % k->ne[2] != 0 || q->ne[3] % k->ne[3] != 0) return false;

@@ -23,14 +23,14 @@ struct ComputeParams {
 
 using Barrier = void (*)(ggml_threadpool *);
 
-// A function that waits for all threads of the graph. It is set when the hook is installed (hook.cpp) and by tests.
+// Waits for all threads of the graph. The function is set when the hook is installed (hook.cpp), and by tests.
 extern Barrier barrier_of_ggml;
 
 inline void barrier(const ComputeParams & p) {
     if (p.nth > 1) barrier_of_ggml(p.threadpool);
 }
 
-// Returns the range [first, second) of n items for thread ith of nth.
+// Returns the range [first, second) of n items that belongs to thread `ith` of `nth` threads.
 inline std::pair<int64_t, int64_t> share(int64_t n, int ith, int nth) {
     return {n * ith / nth, n * (ith + 1) / nth};
 }

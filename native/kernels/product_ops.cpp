@@ -58,7 +58,7 @@ class Pieces {
 
   private:
     static constexpr int n_params = GGML_MAX_OP_PARAMS / sizeof(int32_t);
-    static constexpr size_t n_bytes_least = 32 << 10;  // bytes of weights per thread that justify another round
+    static constexpr size_t n_bytes_least = 32 << 10;  // bytes of weights per thread and round of pieces
     static_assert(sizeof(std::atomic<int32_t>) == sizeof(int32_t));
     std::atomic<int32_t> & taken_;
     int nth_, n_rounds_ = 1;
@@ -87,7 +87,7 @@ size_t list_size(const ggml_tensor * op) {
     return (n + 63) / 64 * 64;
 }
 
-// Rows of activations that are multiplied with one matrix, and pointers to their results.
+// The rows of activations that are multiplied with one matrix, and pointers to the rows' results.
 template <class Row>
 struct RowList {
     RowList(const ComputeParams & params, const ggml_tensor * op) {
@@ -194,7 +194,7 @@ bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op) {
     const ggml_backend_buffer_t buffer = w->view_src ? w->view_src->buffer : w->buffer;
     if (!buffer) return false;
     const ggml_backend_buffer_usage usage = ggml_backend_buffer_get_usage(buffer);
-    // Accepts weights and for LoRA factors, whose buffers llama.cpp does not mark as weights. Rejects caches: products
+    // Accepts weights and LoRA factors, whose buffers llama.cpp does not mark as weights. Rejects caches: products
     // with a cache read views.
     return usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS || (usage == GGML_BACKEND_BUFFER_USAGE_ANY && !w->view_src);
 }

@@ -7,8 +7,8 @@
 
 namespace eaglecpp::kernels {
 
-// Returns true if our kernels can multiply with these weights [n_in, n_out] or [n_in, n_out, n_experts]: they are
-// contiguous, consist of whole units, and have a type with a kernel.
+// Returns true if our kernels can multiply with these weights [n_in, n_out] or [n_in, n_out, n_experts]. The weights
+// must be contiguous, consist of whole units, and have a type with a kernel.
 bool can_pack(const KernelTable & table, const ggml_tensor * weights);
 size_t packed_bytes(const KernelTable & table, const ggml_tensor * weights);
 // packed_groups() returns the number of groups of all matrices together. pack_groups() packs the groups [g0, g1). data:
@@ -22,7 +22,7 @@ bool can_multiply_packed(const KernelTable & table, const ggml_tensor * op);
 // Returns true for a product of F32, F16 or BF16 weights in the file's layout that our kernels can compute.
 bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op);
 
-// Returns row i of a tensor, where i counts over all dimensions.
+// Returns row i of a tensor. i counts the rows of all dimensions.
 template <class T>
 T * row_of(const ggml_tensor * t, int64_t i) {
     const int64_t i1 = i % t->ne[1], i2 = i / t->ne[1] % t->ne[2], i3 = i / t->ne[1] / t->ne[2];
@@ -39,7 +39,7 @@ inline uint8_t * rounded_rows(const ComputeParams & params) {
     return (uint8_t *)(((uintptr_t)params.wdata + 63) & ~(uintptr_t)63);
 }
 size_t rounded_size(const KernelTable & table, const ggml_tensor * op);
-// Rounds inputs [first, first + n) of a row; `first` and n must be multiples of 32.
+// Rounds inputs [first, first + n) of a row. `first` and n must be multiples of 32.
 void round_part(const KernelTable & table, const ggml_tensor * op, int64_t row, int64_t first, int64_t n,
                 uint8_t * rounded);
 void multiply_rounded(const KernelTable & table, const ComputeParams & params, ggml_tensor * op,

@@ -21,10 +21,10 @@ struct Processor {
 // Returns a copy of `other` with the given packed products.
 KernelTable with_products(const KernelTable & other, const char * name, PackedProducts products);
 
-// Returns the kernel tables of this build that the processor can run, best first.
+// Returns the kernel tables of this build that a processor with these features can run, best first.
 std::vector<const KernelTable *> usable_tables(const Processor & processor);
 
-// Returns the kernel tables of this build that this processor can run, best first.
+// Returns the kernel tables of this build that this machine's processor can run, best first.
 std::vector<const KernelTable *> usable_tables();
 
 // Returns the table in use: the fastest usable table, or the table named by EAGLECPP_KERNELS (avx512, avx_vnni, avx2,

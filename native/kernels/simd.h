@@ -50,7 +50,7 @@ namespace eaglecpp::kernels::KERNEL_NS {
 
 constexpr int n_lanes = 16, n_registers = 64 / KERNEL_REGISTER_BYTES, n_in_register = n_lanes / n_registers;
 
-// Vector types of gcc and clang; their operators work element by element.
+// Vector types of gcc and clang. Their operators work element by element.
 #if defined(KERNEL_AVX512) || defined(KERNEL_AVX2)
 using ByteNumber = uint16_t;  // moves two bytes as one number; the result is masked
 #else
@@ -132,7 +132,7 @@ KERNEL_INLINE F32 load_n(const float * p, int n) {
 KERNEL_INLINE void store_n(float * p, F32 x, int n) {
     KERNEL_EACH Register::store_n(p + i * n_in_register, x.v[i], n - i * n_in_register);
 }
-// Stores the first n lanes; n may be larger than the number of lanes.
+// Stores the first n lanes, or all lanes if n is larger.
 KERNEL_INLINE void store_up_to(float * p, F32 x, int64_t n) {
     if (n < n_lanes) {
         store_n(p, x, (int)n);
@@ -217,7 +217,7 @@ KERNEL_INLINE F32 select_less(F32 a, F32 b, F32 x, F32 y) {
     KERNEL_EACH x.v[i] = a.v[i] < b.v[i] ? x.v[i] : y.v[i];
     return x;
 }
-#if !defined(KERNEL_AVX512)  // AVX-512 has masks
+#if !defined(KERNEL_AVX512)  // AVX-512 uses masks instead
 // Returns x in lanes whose bit is set, and 0 in all other lanes.
 KERNEL_INLINE F32 keep(uint16_t bits, F32 x) {
     static constexpr uint32_t of_lane[n_lanes] = {1,   2,   4,    8,    16,   32,   64,    128,
@@ -247,7 +247,7 @@ KERNEL_INLINE F32 load_u8(const uint8_t * p) {
 KERNEL_INLINE F32 load_i8(const int8_t * p) {
     return to_f32(widen(p));
 }
-// Load the low and the high halves of 16 bytes.
+// Load the numbers of the low nibbles and of the high nibbles of 16 bytes.
 KERNEL_INLINE F32 load_lo4(const uint8_t * p) {
     I32 x = widen(p);
     KERNEL_EACH x.v[i] = x.v[i] & 15;
@@ -280,12 +280,12 @@ KERNEL_INLINE float max_of(F32 a) {
 
 // --- tables ---------------------------------------------------------------------------------------------------------
 
-// Table kvalues_iq4nl of ggml.
+// The table kvalues_iq4nl of ggml.
 constexpr int8_t iq4_numbers[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 // --- tiles ----------------------------------------------------------------------------------------------------------
 
-// Calls f with n as a compile-time constant, up to n_max.
+// Calls f with n as a compile-time constant, for n up to n_max.
 template <int n_max, class F>
 KERNEL_INLINE void with_constant(int n, const F & f) {
     if constexpr (n_max > 1) {

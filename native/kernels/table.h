@@ -12,10 +12,10 @@
 namespace eaglecpp::kernels {
 
 constexpr int n_group = 16;             // outputs per group of packed weights
-constexpr size_t n_rounded_bytes = 48;  // size of 32 inputs in a rounded row
+constexpr size_t n_rounded_bytes = 48;  // number of bytes of 32 inputs in a rounded row
 
-// Products of packed quantised weights of one type. A row of activations is rounded to 8 bits with one scale per 32
-// inputs (quantize). The result for a row does not depend on the number of rows.
+// Products of packed quantised weights of one type. quantize() rounds a row of activations to 8 bits, with one scale
+// per 32 inputs. The result for a row does not depend on the number of rows.
 struct PackedProduct {
     int n_unit;  // the number of inputs must be a multiple of n_unit
     // Returns the size of a group of 16 outputs with n_in inputs, a multiple of 64 bytes.
@@ -56,8 +56,8 @@ struct KernelTable {
     // Rotates the first n_dims numbers in pairs. angles[n_dims] has a cosine and a sine per pair. A pair is two
     // neighbours or, with `is_halves`, two numbers n_dims / 2 apart.
     void (*rotate_row)(const float * x, int n_dims, bool is_halves, const float * angles, float * out);
-    // Computes SwiGLU or GeGLU: out = gate * sigmoid(z) * up, where z is gate, or the cubic of the usual approximation
-    // of GELU.
+    // Computes SwiGLU or GeGLU: out = gate * sigmoid(z) * up. For SwiGLU, z is gate; for GeGLU, z is the cubic
+    // polynomial of the usual approximation of GELU.
     void (*gate_row)(ggml_glu_op op, const float * gate, const float * up, int64_t n, float * out);
     // Converts a row to F16.
     void (*halve_row)(const float * x, int64_t n, uint16_t * out);

@@ -32,7 +32,7 @@ void Cells::prepare(const llama_batch & rows) {
 bool Cells::close_gaps_before(const SeqRange & range) {
     // Cells of other conversations also shift the tiles, and their number depends on drafts.
     if (!are_others_empty(range)) return false;
-    return n_reserved() == 0 || close_gaps();  // reserved cells may remain from another conversation
+    return n_reserved() == 0 || close_gaps();  // another conversation may have left reserved cells
 }
 
 // llama.cpp has no call that moves cells. But it can write rows into a buffer, and reading them back puts them into the
@@ -206,7 +206,7 @@ void Cells::save(llama_seq_id id, llama_state_seq_flags flags, std::vector<uint8
     out.resize(first + llama_state_seq_get_data_ext(ctx_, out.data() + first, out.size() - first, id, flags));
 }
 
-// llama.cpp fills free cells in order, so rows keep the order in which they were saved.
+// llama.cpp fills free cells in order, so loaded rows keep the order in which they were saved.
 bool Cells::load_rows(const SeqRange & range, ByteView bytes, int n_rows) {
     truncate(range, 0);
     n_run_[of(range.first)] = 0;
@@ -310,7 +310,7 @@ void Cells::reserve_rejected(const SeqRange & range, const DraftTree & tree, con
     std::vector<uint8_t> is_done(tree.size(), 0);
     for (int32_t node : accepted) is_done[node] = 1;
     for (size_t i = 0; i < leaves.size(); ++i) {
-        int from = INT_MAX, to = 0;  // depths; the reserved part of a path is contiguous
+        int from = INT_MAX, to = 0;  // range of depths; the reserved part of a path is contiguous
         for (int32_t node = leaves[i]; !is_done[node]; node = tree.parent[node]) {
             is_done[node] = 1;
             if (node > accepted.back() && !is_shared_) continue;

@@ -20,12 +20,12 @@ namespace eaglecpp {
 struct CellRules {
     int n_conversations = 1;
     int n_ctx = 0;               // tokens per conversation
-    int n_draft_max = 0;         // draft nodes per round and conversation
-    int n_leaves_max = 1;        // leaves per round and conversation
+    int n_draft_max = 0;         // maximum draft nodes per round and conversation
+    int n_leaves_max = 1;        // maximum leaves per round and conversation
     bool is_shared = false;      // conversations share batches and the cache
     bool adds_in_order = false;  // attention adds in the order of the cells
     bool has_state = false;      // recurrent target: a conversation has a state
-    bool copies_states = false;  // llama.cpp keeps no past states
+    bool copies_states = false;  // llama.cpp keeps no past states of this target
     int n_window = 0;            // length of sliding windows; 0 = no windows, or the target is recurrent
 };
 
@@ -53,7 +53,7 @@ class Cells {
     // Sets the images of a conversation's text. They must match the rows that the conversation has in the cache.
     void set_images(const SeqRange & range, std::vector<ImageRows> v) { images_[of(range.first)] = std::move(v); }
     const std::vector<ImageRows> & images(const SeqRange & range) const { return images_[of(range.first)]; }
-    // llama.cpp's position of row n of a conversation.
+    // Returns llama.cpp's position of row n of a conversation.
     Pos pos(const SeqRange & range, int n) const;
 
     // Makes room for a batch in the cache. Call it before the batch runs.
@@ -64,14 +64,14 @@ class Cells {
     // conversations have cells.
     bool close_gaps_before(const SeqRange & range);
 
-    // Keeps rows [0, n) of a conversation; n must not split an image. Returns false, without changes, if this target
-    // cannot remove the other rows.
+    // Keeps rows [0, n) of a conversation and removes all later rows. n must not split an image. Returns false, without
+    // changes, if this target cannot remove the later rows.
     bool truncate(const SeqRange & range, int n);
     // Returns true if truncate() can keep n rows. A recurrent state cannot return to an earlier row. A loaded
     // conversation lacks the rows that sliding windows had passed before it was saved.
     bool can_end_at(const SeqRange & range, int n) const;
 
-    // Returns true if truncate() can keep any number of rows.
+    // Returns true if truncate() can keep any number of rows of any conversation.
     bool ends_anywhere() const { return !rules_.has_state && rules_.n_window == 0; }
     bool has_state() const { return rules_.has_state; }
     int n_window() const { return rules_.n_window; }
@@ -81,7 +81,7 @@ class Cells {
     void save_end(const SeqRange & range, int n, std::vector<uint8_t> & out) const;
     bool load_end(const SeqRange & range, int n, const std::vector<uint8_t> & bytes);
 
-    // Shares the first n rows of another conversation with this one, which must be empty.
+    // Shares the first n rows of conversation `source` with conversation `range`, which must be empty.
     void copy_prefix(const SeqRange & source, const SeqRange & range, int n);
 
     // save_rows() appends the rows of a conversation to `out` and returns their number of bytes. load_rows() replaces a
@@ -144,8 +144,8 @@ class Cells {
     std::vector<int> n_reserved_;  // upper bound of the number of reserved cells, by conversation
     // Number of rows of the common prefix of two conversations, which are stored once; 0 on the diagonal.
     std::vector<std::vector<int>> n_common_;
-    std::vector<std::vector<ImageRows>> images_;  // by conversation
-    std::vector<int> n_run_;                      // rows of the last batch, by conversation
+    std::vector<std::vector<ImageRows>> images_;  // images of each conversation
+    std::vector<int> n_run_;                      // number of rows of each conversation in the last batch
     int n_order_lost_ = 0;
     bool is_shared_ = false;  // the last batch had rows of several conversations
 };

@@ -19,7 +19,7 @@ class Context {
     // Returns the llama.cpp parameters that all our contexts share.
     static llama_context_params params(const TargetOptions & options);
 
-    // Creates the context, replacing any earlier one. Error(out_of_memory | unsupported)
+    // Creates the context. Replaces an earlier context. Error(out_of_memory | unsupported)
     void make(std::shared_ptr<const TargetModel> model, const llama_context_params & params);
     void free() { ctx_.reset(); }
     llama_context * get() const { return ctx_.get(); }
@@ -41,7 +41,7 @@ class Context {
     // Error(broken)
     const float * logits(int row) const;
     const float * state(int row) const;
-    // Raises Error(broken) unless the last decode gave results.
+    // Raises Error(broken) if there are no results of a successful decode.
     void check_results() const;
 
   private:

@@ -26,12 +26,12 @@ class Embedder {
     Embedder(const Target & target, const std::string & pooling);
 
     const char * pooling() const;
-    // Number of values per row.
+    // Returns the number of values per vector.
     int n_values() const { return n_values_; }
-    // Number of tokens of the longest allowed text.
+    // Returns the maximum number of tokens of a text.
     int n_max() const { return n_max_; }
 
-    // Starts new texts and drops earlier ones. Error(value | context_full | out_of_memory | unsupported)
+    // Takes new texts and drops all earlier texts. Error(value | context_full | out_of_memory | unsupported)
     void begin(std::vector<Tokens> texts);
     // Runs one decode. Returns false once all texts have been read. After Error(out_of_memory | broken), call begin()
     // again.
@@ -64,7 +64,7 @@ class Embedder {
     int n_rows_of_piece_ = 0;          // rows per batch for texts that are read in pieces
     int n_rows_max_ = 0, n_room_ = 0;  // n_rows_max_: rows per batch; n_room_: tokens that the context has room for
     std::vector<Tokens> texts_;
-    std::vector<size_t> first_rows_;  // by text: index of its first row in the result
+    std::vector<size_t> first_rows_;  // index of each text's first row in the result
     size_t next_ = 0;
     int n_done_ = 0;  // number of tokens of the current text that were read
     std::vector<Part> parts_;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int counts_measured[] = {2, 3, 4, 5, 8, 16, 32, 64};
 constexpr int n_rows_measured = 65;
-constexpr int n_rows_twice = 8;   // batches up to this size are run twice
+constexpr int n_rows_twice = 8;   // batches up to this size are compared twice
 constexpr int n_before = 24;      // number of rows that are run before the compared rows
 constexpr double ms_slow = 50.0;  // longer steps take longer than building and capturing graphs
 // Number of rows before the compared rows on a GPU, where attention uses other kernels after long texts than after

@@ -53,7 +53,7 @@ class ExtractedLayers : Pinned {  // the context holds a pointer to it
     bool copy(ggml_tensor * t, size_t layer);
 
     std::vector<int32_t> layers_;
-    std::vector<std::string> names_;  // tensor names by layer
+    std::vector<std::string> names_;  // names of the tensors to copy, by layer
     Mode mode_ = Mode::none;
     bool needs_all_outputs_ = false;
     int n_embd_;

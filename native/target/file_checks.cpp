@@ -224,7 +224,7 @@ static void check_sections(const GgufReader & file, const std::string & key) {
     refuse(file, "key '" + key + "' is " + found + ", expected four sizes up to 65535, not all of the first three 0");
 }
 
-// Sizes of the cached values of one layer's attention.
+// Sizes of the cached keys and values of one attention layer.
 struct LayerHeads {
     int64_t n_kv, key, value;
 };

@@ -16,7 +16,7 @@ namespace eaglecpp {
 // pattern.
 class ModelFiles {
   public:
-    // Opens the files. Error(not_found | gguf)
+    // Opens the file and all other parts of a split model. Error(not_found | gguf)
     explicit ModelFiles(const std::string & path);
 
     const std::vector<GgufReader> & parts() const { return parts_; }

@@ -10,7 +10,7 @@ namespace eaglecpp {
 namespace {
 
 struct HeadRules {
-    bool has_several = false;                // llama.cpp can run several heads
+    bool has_several = false;                // llama.cpp can run more than one head
     bool gives_outputs = false;              // the graph returns only the states of output rows
     bool has_equal_sizes = false;            // llama.cpp asserts that the key length equals the head width
     std::vector<const char *> tensors = {};  // tensors of a block that the graph needs and the loader does not check

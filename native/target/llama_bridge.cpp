@@ -104,7 +104,7 @@ void route_logs() {
 }
 
 void llama_start() {
-    route_logs();  // again, because llama_cpp installs its own callback when it is imported, perhaps after us
+    route_logs();  // routes again, because llama_cpp installs its own callback when it is imported, perhaps after us
     static std::once_flag once;
     std::call_once(once, [] {
         ggml_backend_load_all();
@@ -213,7 +213,7 @@ void set_reference_kernels(llama_context * ctx, bool on) {
 }
 
 bool records_layer_inputs(const std::string & architecture) {
-    // Architectures whose graph in llama.cpp's src/models fills t_layer_inp, directly or by inheritance.
+    // Architectures whose graph in llama.cpp's src/models fills t_layer_inp, directly or through a base class.
     static const std::set<std::string> names = {
         "llama",       "qwen3",         "qwen3moe",     "qwen3next",  "qwen35",         "qwen35moe",
         "qwen4exp",    "gpt-oss",       "gemma4",       "minimax-m2", "minimax-01",     "lfm2",

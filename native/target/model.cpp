@@ -41,7 +41,7 @@ void TargetModel::set_params(const TargetOptions & options) {
         split_ = options.tensor_split;
         split_.resize(llama_max_devices(), 0.0f);
     }
-    // A larger number would only add patterns for layers that do not exist.
+    // A number above llama_max_tensor_buft_overrides() would only add patterns for layers that do not exist.
     const int n_cpu_moe = std::min(options.n_cpu_moe, (int)llama_max_tensor_buft_overrides());
     places_ = tensor_places(n_cpu_moe, options.override_tensor);
     for (const TensorPlace & place : places_) overrides_.push_back({place.pattern.c_str(), place.buffer});

@@ -29,7 +29,7 @@ class TargetModel : Pinned {  // llama.cpp's parameters point into this object
     int n_layer() const { return llama_model_n_layer(get()); }
     // Number of values of an input row for image rows, which replace tokens.
     int n_embd_inp() const { return llama_model_n_embd_inp(get()); }
-    // Number of values of the state that heads for further tokens read.
+    // Number of values of a state that heads for further tokens read.
     int n_state() const { return llama_model_n_embd_out(get()); }
     const std::string & arch() const { return arch_; }
     std::string meta(const std::string & key) const;
@@ -84,10 +84,10 @@ class TargetModel : Pinned {  // llama.cpp's parameters point into this object
     bool use_kernels_ = false;
     bool has_float_matrices_ = false;
     CellSize cell_size_;
-    std::vector<ggml_backend_dev_t> devices_;  // allowed devices, if ggml lists others that are gone; null at the end
-    std::vector<float> split_;                 // share of each GPU, with the length that llama.cpp expects, or empty
+    std::vector<ggml_backend_dev_t> devices_;  // devices to use, null at the end; empty = llama.cpp chooses
+    std::vector<float> split_;  // share of each GPU, with the length that llama.cpp expects; may be empty
     std::vector<TensorPlace> places_;
-    std::vector<llama_model_tensor_buft_override> overrides_;  // from places_, null at the end
+    std::vector<llama_model_tensor_buft_override> overrides_;  // made from places_; null at the end
     std::set<std::string> servers_;                            // relays of RPC servers that may hold parts of the model
     llama_model_params params_{};                              // points into the members above
     llama_model_ptr model_;

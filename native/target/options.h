@@ -26,7 +26,7 @@ struct TargetOptions {
     int n_cpu_moe = 0;                         // number of layers whose experts stay in host memory; -1 = all
     std::vector<std::string> override_tensor;  // PATTERN=BUFFER[,...], as llama.cpp's --override-tensor
     std::string flash_attn = "auto";
-    std::string type_k = "auto";  // auto = f16, or f32 if only plain attention on the CPU is exact
+    std::string type_k = "auto";  // auto = f16, or f32 if only plain attention is exact on the CPU
     std::string type_v = "auto";
     bool load_heads = false;  // also load the file's own heads for further tokens ("nextn layers")
     bool use_mmap = true;
@@ -37,11 +37,11 @@ struct TargetOptions {
     std::string repack = "auto";
     std::string kernels = "auto";  // our CPU kernels: auto or off
     int n_sequences = 1;           // number of conversations
-    bool separate_caches = false;  // a cache per conversation; disables trees
-    int n_draft_max = 64;          // draft nodes per round and conversation
+    bool separate_caches = false;  // each conversation has a separate cache; disables trees
+    int n_draft_max = 64;          // maximum draft nodes per round and conversation
     int n_draft_more = 0;          // additional draft nodes if there is one conversation and no recurrent state
     bool drafts_forms = false;     // drafts are only tokens that a grammar forces, a few per conversation
-    int n_leaves_max = 1;          // tree leaves per round and conversation
+    int n_leaves_max = 1;          // maximum tree leaves per round and conversation
     std::vector<std::pair<std::string, float>> lora;
     std::function<void()> on_progress;  // called while a model loads and is measured; an exception cancels both
 };

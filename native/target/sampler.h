@@ -104,9 +104,9 @@ class Sampler {
     Token draw(llama_token_data_array & all, const Noise & noise);
 
     int n_vocab_;
-    int n_history_;             // number of prompt tokens that the penalties need
-    bool plain_greedy_ = true;  // sample() is only an argmax over the logits
-    bool only_draws_ = false;   // sample() is only a temperature and a coupled draw
+    int n_history_;             // maximum number of prompt tokens that the penalties read
+    bool plain_greedy_ = true;  // sample() only takes an argmax over the logits
+    bool only_draws_ = false;   // sample() only applies a temperature and a coupled draw
     int n_first_ = 0;           // number of largest logits that a coupled chain starts with; 0 = all
     std::optional<CoupledSampling> coupled_;
     float xtc_probability_ = 0.0f;

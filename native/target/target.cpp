@@ -20,11 +20,11 @@ namespace eaglecpp {
 
 // Number of rows from which ggml's CPU attention works in tiles. Our kernel has no such tiles.
 static constexpr int n_rows_tiled = 64;
-// Maximum number of cells of all conversations. It exceeds any machine's memory, and values computed from it
-// (positions, padded sizes) fit into 32 bits.
+// Maximum number of cells of all conversations. No machine has memory for more cells, and all positions and padded
+// sizes fit into 32 bits.
 static constexpr int64_t n_cells_max = 1 << 30;
-// Number of prompt rows that share batches with generating conversations: a slice divided by slice_share, within
-// n_shared_min and n_shared_max.
+// Number of prompt rows that share batches with generating conversations: n_batch / slice_share, but at least
+// n_shared_min and at most n_shared_max.
 static constexpr int slice_share = 4, n_shared_min = 16, n_shared_max = 128;
 
 int n_physical_cores() {
@@ -97,7 +97,7 @@ Target::Target(TargetOptions options)
     options_.n_ubatch = std::max(n_ubatch, n_rows_max);
     // A GPU runs the whole slice as one batch, unless a tree needs larger batches than prompts have.
     n_prompt_rows_ = model_->is_cpu() || options_.n_ubatch > n_ubatch ? n_ubatch : n_slice_;
-    // A tree of n nodes has up to n leaves; more ids would only cost memory.
+    // A tree of n nodes has up to n leaves, so more ids would only cost memory.
     options_.n_leaves_max =
         model_->supports_trees() ? std::min(options_.n_leaves_max, std::max(1, options_.n_draft_max)) : 1;
     choose_attention();
@@ -187,7 +187,7 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
         fail(ErrorKind::value, "%s: n_ctx is %d, but this model's table has %lld positions; lower n_ctx",
              options_.path.c_str(), options_.n_ctx, (long long)table->ne[1]);
     }
-    // Only a context shows whether llama.cpp keeps past states of this architecture.
+    // Only an open context shows whether llama.cpp keeps past states of this architecture.
     if (model_->has_state() && options_.n_draft_max > 0 && llama_n_rs_seq(context()) == 0) {
         fail_if(options_.separate_caches, ErrorKind::unsupported,
                 "%s: separate_caches: llama.cpp cannot roll back rejected drafts in the state of this architecture "

@@ -39,8 +39,8 @@ class Target {
     std::shared_ptr<const TargetModel> weights() const { return model_; }
     // Returns the target's context. An assistant head reads the target's keys and values from this context.
     llama_context * context() const { return context_.get(); }
-    // Returns true for an embedding model, which reads a text in one batch. Such a target has no context and cannot
-    // decode.
+    // Returns true for an embedding model, which reads a text in one batch. An embedding model's target has no context
+    // and cannot decode.
     bool only_embeds() const { return only_embeds_; }
     // Raises Error(unsupported) for an embedding model.
     void check_generates() const {

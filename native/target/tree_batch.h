@@ -32,7 +32,7 @@ class TargetBatch {
     // has been run.
     void add(Token token, Pos pos, const std::vector<llama_seq_id> & seqs, bool output, const float * state = nullptr);
 
-    // Adds a committed row, which every id of the conversation sees.
+    // Adds a committed row, which all ids of the conversation see.
     void add(Token token, Pos pos, const SeqRange & range, bool output, const float * state = nullptr);
 
     // Adds a committed row of an image: n values instead of a token. Rows of images and rows of tokens cannot share a

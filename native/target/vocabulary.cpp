@@ -52,12 +52,13 @@ struct TextPart {
     Token token;
 };
 
-// Finds the special tokens of a text in linear time; llama.cpp's time is quadratic in the number of matches.
+// Finds the special tokens of a text. The time is linear in the text's length; llama.cpp's time is quadratic in the
+// number of matches.
 class SpecialTokens {
   public:
     explicit SpecialTokens(const llama_vocab * vocab);
 
-    // Returns false if the tokenizer adds something to each part that depends on other parts.
+    // Returns false if the tokenizer adds something to a part of a text depending on its other parts.
     bool knows_parts() const { return knows_parts_; }
 
     // Splits a text as llama.cpp's tokenizer_st_partition does. The parts between special tokens are tokenised
@@ -271,10 +272,10 @@ std::string Vocabulary::piece(Token token, bool special) const {
     return piece_of(vocab_, token, special);
 }
 
-// Returns the tokens of a text that is part of a longer text.
+// Returns the tokens of a text that is a part of a longer text.
 static Tokens tokens_within(const llama_vocab * vocab, const std::string & text) {
-    // Some tokenizers add a space before a text. So this character comes first, because no other character merges with
-    // it.
+    // Some tokenizers add a space before a text. The character \x02 comes before the text, because no other character
+    // merges with it.
     static const std::string before = "\x02";
     const Tokens skipped = tokens_of(vocab, before, false, true);
     Tokens out = tokens_of(vocab, before + text, false, true);
