@@ -22,8 +22,9 @@ bool overlap(const ggml_tensor * a, const ggml_tensor * b) {
     return x < y + ggml_nbytes(b) && y < x + ggml_nbytes(a);
 }
 
-// Returns true if row i of tensor a is row i of tensor b, or if a and b share no memory. Then a thread may write rows
-// of one tensor while other threads read their own rows of the other tensor. Rows are counted along `dim`.
+// Returns true if row i of tensor a is row i of tensor b, or if a and b share no memory. In both cases a thread may
+// write rows of one tensor while other threads read their own rows of the other tensor. dim_a and dim_b are the
+// dimensions along which rows are counted.
 bool keep_apart(const ggml_tensor * a, int dim_a, const ggml_tensor * b, int dim_b) {
     if (!overlap(a, b)) return true;
     return a->data == b->data && a->nb[dim_a] == b->nb[dim_b] && ggml_nbytes(a) == ggml_nbytes(b);
@@ -75,7 +76,8 @@ float rope_number(const ggml_tensor * t, int i) {
     return x;
 }
 
-// Returns the sections of a head that rotate by separate positions (image, row, column and so on), or null.
+// Returns the sections of a head that rotate by separate positions (text, row, column and so on), or null if there are
+// no sections.
 const int32_t * rope_sections(const ggml_tensor * t) {
     const int mode = t->op_params[2];
     return mode == GGML_ROPE_TYPE_MROPE || mode == GGML_ROPE_TYPE_IMROPE ? t->op_params + 11 : nullptr;
@@ -87,7 +89,7 @@ bool is_ours_to_rotate(const ggml_tensor * t) {
     const int32_t * sections = rope_sections(t);
     if ((mode != GGML_ROPE_TYPE_NORMAL && mode != GGML_ROPE_TYPE_NEOX && !sections) || n_offset != 0) return false;
     if (n_dims <= 0 || n_dims % 2 != 0 || n_dims > t->ne[0] || t->ne[3] != 1) return false;
-    if (sections) {  // untrusted values; section_of divides by their sum
+    if (sections) {  // untrusted values; section_of() divides by their sum
         const auto [lowest, highest] = std::minmax_element(sections, sections + GGML_MROPE_SECTIONS);
         if (*lowest < 0 || *highest <= 0 || *highest > n_dims) return false;
     }
@@ -108,7 +110,7 @@ bool is_plain_store(const ggml_tensor * t) {
 
 // --- rows -----------------------------------------------------------------------------------------------------------
 
-// Returns which of a token's positions is used to rotate the i-th pair.
+// Returns the index of the position, among a token's several positions, that rotates the i-th pair.
 int section_of(const int32_t * sections, bool is_interleaved, int i) {
     i %= std::accumulate(sections, sections + GGML_MROPE_SECTIONS, 0);
     if (is_interleaved) return i < 3 * sections[i % 3] ? i % 3 : 3;
@@ -159,7 +161,7 @@ void rotate(const KernelTable & table, const ggml_tensor * rope, const Angles & 
 
 void store(const KernelTable & table, const ggml_tensor * op, int64_t token) {
     const int64_t cell = ((const int64_t *)op->src[1]->data)[token];
-    if (cell < 0 || cell >= op->ne[1]) return;  // invalid cell
+    if (cell < 0 || cell >= op->ne[1]) return;  // the cell does not exist
     table.halve_row(row_of<const float>(op->src[0], token), op->ne[0], row_of<uint16_t>(op, cell));
 }
 
@@ -186,7 +188,7 @@ bool Step::is_step(const ggml_tensor * node) {
     return node->extra && *(const void * const *)node->extra == &step_tag;
 }
 
-// Each type of weights needs its own rounding, and memory for its rounded rows.
+// Each type of weights needs its own rounding of the rows, and memory for the rounded rows.
 size_t Step::work_size(const KernelTable & table, int n_threads) const {
     return products.empty() ? 0 : products.size() * product_work_size(table, n_threads, products[0]);
 }
@@ -202,7 +204,8 @@ void Step::compute(const KernelTable & table, const ComputeParams & params) cons
         }
         return;
     }
-    // Products of one type are adjacent: begins[k] is the index of the first product of the k-th type.
+    // Products with the same type of weights are adjacent: begins[k] is the index of the first product of the k-th
+    // type.
     int begins[max_nodes + 1], n_types = 0;
     for (int k = 0; k < (int)products.size(); ++k) {
         if (k == 0 || products[k]->src[0]->type != products[k - 1]->src[0]->type) begins[n_types++] = k;
@@ -215,7 +218,7 @@ void Step::compute(const KernelTable & table, const ComputeParams & params) cons
             round_part(table, products[begins[k]], row, 0, products[0]->src[0]->ne[0], rounded + k * n_each);
     };
     if (gate) {
-        // Threads share the parts of a row, because there may be only one row.
+        // Threads share the parts of a row, because a gate may have only one row.
         constexpr int64_t n_part = 32;
         const int64_t n_in = gate->ne[0], n_parts = (n_in + n_part - 1) / n_part;
         auto [at, end] = share(n_parts * ggml_nrows(gate), params.ith, params.nth);
@@ -286,7 +289,7 @@ void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (is_taken_[i]) taken_.push_back(nodes_[i]);
     }
-    // Frees the memory, because many graphs are remembered and most of them never run again.
+    // Frees the memory, because many graphs are remembered and most graphs never run again.
     std::vector<ggml_tensor *>().swap(nodes_);
     std::vector<bool>().swap(is_taken_);
 }
@@ -303,8 +306,8 @@ Fusion::Marks::~Marks() {
     for (const auto & [node, step] : fusion_.leaders_) node->extra = nullptr;
 }
 
-// Groups a norm with the nodes before and after it. If ggml would scale the norm's result differently, ggml computes
-// both nodes. Returns the index to continue at.
+// Groups a norm with the nodes before and after it. If ggml would scale the norm's result in another order, ggml
+// computes the norm and the scaling. Returns the index of the next node to look at.
 size_t Fusion::find_norm(size_t i) {
     ggml_tensor * norm = nodes_[i];
     ggml_tensor * next = i + 1 < nodes_.size() ? nodes_[i + 1] : nullptr;
@@ -352,7 +355,7 @@ size_t Fusion::find_gate(size_t i) {
     return i + 2;
 }
 
-// Returns true if node j may be computed before the nodes between it and node i.
+// Returns true if node j may be computed before all nodes between it and node i.
 bool Fusion::can_move(size_t i, size_t j) const {
     const ggml_tensor * p = nodes_[j];
     for (size_t k = i + 1; k < j; ++k) {
@@ -394,7 +397,7 @@ void Fusion::turn_back() {
     }
 }
 
-// Adds products of the same operand that follow soon to the step of the first product.
+// Finds later products of the same operand, up to n_ahead nodes away, and adds them to the step of the first product.
 void Fusion::find_products(size_t i, Step & step) {
     constexpr size_t n_ahead = 8;
     ggml_tensor * first = nodes_[i];
@@ -416,7 +419,7 @@ void Fusion::find_products(size_t i, Step & step) {
     }
 }
 
-// Groups a rotation with further rotations and stores of the same tokens.
+// Groups a rotation with later rotations and stores of the same tokens.
 size_t Fusion::find_ropes(size_t i) {
     Step & step = steps_.emplace_back();
     step.angles = known_angles(nodes_[i]);
@@ -428,7 +431,7 @@ size_t Fusion::find_ropes(size_t i) {
     step.ropes.push_back(nodes_[i]);
     const int64_t n_tokens = nodes_[i]->ne[2];
     size_t last_at = i;
-    // Returns true if the next node can join the step. `dim` is the dimension of its tokens.
+    // Returns true if the next node can join the step. `dim` is the dimension of the node's tokens.
     const auto is_apart = [&](const ggml_tensor * to, int dim) {
         const ggml_tensor * from = to->src[0];
         const auto is_apart_from = [&](const ggml_tensor * other, int other_dim) {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
-// Groups nodes of a graph into steps, which are computed as one. Between the products of a layer there are operations
-// on a few thousand numbers. In each of these operations, a thread waits longer for the other threads than it computes.
-// A step does the work of one thread for a row in one go:
+// Groups nodes of a graph into steps; all nodes of a step are computed together. Between the products of a layer there
+// are operations on a few thousand numbers. In each of these operations, a thread waits longer for the other threads
+// than it computes. In a step, a thread does its whole work for a row without waiting. These nodes form steps:
 //   - an addition, the norm after it and the norm's weights, then the products of the result, whose rows are rounded
 //     once for all of them;
 //   - a gate (SwiGLU or GeGLU) and the product of its result;
 //   - the rotation of queries and keys, and their storage in the cache.
 //
 // The arithmetic does not depend on how nodes are grouped; otherwise a row's bits would depend on its batch. Norms,
-// gates and rotations use our arithmetic in every graph; additions and roundings to half precision have only one
-// correct result. Grouping only changes which threads wait. Nodes are not grouped if the memory of one node would be
-// written while another thread may still read it.
+// gates and rotations use our arithmetic in every graph. Additions and roundings to half precision have only one
+// correct result. Grouping only changes when threads wait. Nodes are not grouped if one thread would write the memory
+// of one node while another thread may still read it.
 #pragma once
 
 #include <ggml.h>
@@ -27,26 +27,26 @@ namespace eaglecpp::kernels {
 
 // Cosines and sines of a graph's positions, shared by all its layers.
 struct Angles {
-    const ggml_tensor * rope;   // the first rotation that needs these angles
+    const ggml_tensor * rope;   // the first rotation node that needs these angles
     std::vector<float> values;  // [token][n_dims]
 };
 
 extern const char step_tag;
 
 struct Step {
-    // Returns true if the node's `extra` points to a step. It may also point to other objects.
+    // Returns true if the node's `extra` points to a step. In other nodes it may point to other objects.
     static bool is_step(const ggml_tensor * node);
     static const Step & of(const ggml_tensor * node) { return *(const Step *)node->extra; }
 
     const void * tag = &step_tag;
     ggml_tensor *sum = nullptr, *norm = nullptr, *scaled = nullptr;  // sum -> norm -> scaled
     ggml_tensor * gate = nullptr;
-    static constexpr size_t max_nodes = 4;  // limit of products, ropes and stores
+    static constexpr size_t max_nodes = 4;  // maximum number of products, of ropes and of stores
     std::vector<ggml_tensor *> products;    // products of the same operand, with packed weights
     std::vector<ggml_tensor *> ropes, stores;
     Angles * angles = nullptr;
     bool fills_angles = false;
-    const ggml_tensor * attention = nullptr;  // the attention operation after the products
+    const ggml_tensor * attention = nullptr;  // the attention operation that follows the products
 
     size_t work_size(const KernelTable & table, int n_threads) const;
     void compute(const KernelTable & table, const ComputeParams & params) const;
@@ -86,10 +86,10 @@ class Fusion {
     Angles * known_angles(const ggml_tensor * rope);
 
     IsPacked is_packed_ = nullptr;
-    std::vector<ggml_tensor *> nodes_;  // nodes that ggml computes
+    std::vector<ggml_tensor *> nodes_;  // nodes that ggml would compute
     std::vector<bool> is_taken_;        // by index in nodes_
-    Step * last_products_ = nullptr;    // step with the products after the last norm, until their attention is found
-    std::vector<ggml_tensor *> taken_;  // nodes that the step of another node computes
+    Step * last_products_ = nullptr;    // products after the last norm, until the attention that follows is found
+    std::vector<ggml_tensor *> taken_;  // nodes that another node's step computes
     std::vector<std::pair<ggml_tensor *, const Step *>> leaders_;
     std::vector<Moved> moved_;
     std::deque<Step> steps_;
