@@ -397,7 +397,7 @@ void Fusion::turn_back() {
     }
 }
 
-// Finds later products of the same operand, up to n_ahead nodes away, and adds them to the step of the first product.
+// Adds products of the same operand that follow soon to the step of the first product.
 void Fusion::find_products(size_t i, Step & step) {
     constexpr size_t n_ahead = 8;
     ggml_tensor * first = nodes_[i];
