@@ -4,13 +4,14 @@
     python benchmarks/arm_instructions.py --llama-cpp PATH [--types q4_0,q8_0,...] [--json OUT]
 
 PATH: the sources of the pinned llama.cpp. Debian's cross-compiler (g++-aarch64-linux-gnu) builds them and our
-kernels, and `arm_instructions.cpp` runs one product many times under qemu-aarch64 (qemu-user). A plugin,
-`count_instructions.c`, counts the executed instructions. Every result is the difference between two runs with
-different numbers of products, so loading, packing and the start of the program cancel out. Rounding the
-activations is part of a product. ggml runs on one thread, and repacks weights if it has a kernel for repacked
-weights, as in llama.cpp.
+kernels, and `arm_instructions.cpp` runs one product many times under qemu-aarch64 (qemu-user). The qemu
+plugin `count_instructions.c` counts the executed instructions. Every result is the difference between two
+runs with different numbers of products, so the instructions for loading, packing and starting the program
+cancel out. Rounding the activations counts as part of a product. ggml runs on one thread. As in llama.cpp,
+ggml repacks weights if it has a kernel for repacked weights.
 
-Instructions do not predict time: processors differ in parallelism, and waits for memory are not counted.
+Numbers of instructions do not predict time, because processors differ in parallelism, and waits for memory
+are not counted.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ROWS = (1, 2, 4, 8, 64)
 REPEATS = {1: 32, 2: 16, 4: 8, 8: 4, 64: 1}
 TYPES = ("q4_0", "q4_1", "q5_0", "q8_0", "iq4_nl", "q4_K", "q5_K", "q6_K")
 KERNELS = {"neon": "armv8.2-a+dotprod+fp16", "neon_i8mm": "armv8.6-a+dotprod+fp16+i8mm"}
-"""Build options of ggml by the name of our kernel table for the same processors."""
+"""Values of -march for building ggml, by the name of our kernel table for the same processors."""
 
 
 def main() -> None:
@@ -62,7 +63,7 @@ def main() -> None:
 
 
 def count(plugin: Path, program: Path, who: str, kind: str, n_rows: int) -> float:
-    """Returns the instructions per multiplication of a weight with an input."""
+    """Returns the number of instructions per multiplication of a weight with an input."""
     repeats = REPEATS[n_rows]
     totals = []
     for n in (1, 1 + repeats):
@@ -98,7 +99,7 @@ def built(llama_cpp: Path, name: str, arch: str) -> Path:
     run("cmake", "--build", ours, "--target", "eaglecpp_kernels")
     theirs, source = BUILD / f"ggml-{name}", BUILD / "ggml"
     shutil.copytree(llama_cpp / "ggml", source, dirs_exist_ok=True)
-    (source / "ggml.pc.in").touch()  # only the installation needs it, and the sources of a release lack it
+    (source / "ggml.pc.in").touch()  # only an installation needs this file, and release sources lack it
     run(
         "cmake", "-S", source, "-B", theirs, *cross, f"-DGGML_CPU_ARM_ARCH={arch}", "-DGGML_NATIVE=OFF",
         "-DGGML_OPENMP=OFF", "-DGGML_LLAMAFILE=ON", "-DBUILD_SHARED_LIBS=OFF", "-DGGML_BUILD_TESTS=OFF",

@@ -6,11 +6,11 @@
 PATH: the sources of the pinned llama.cpp, for ggml's headers. --against: `native/` of another checkout,
 measured in turns with the `native/` of this checkout. The script compiles the kernels.
 
-Times are processor time of the slowest thread, in ms for one layer, the minimum of several turns. Several
-layers take turns, because together they exceed the processor's caches. Two references are measured in the
-same minutes: the time to read the K/V cache (`bandwidth.py`'s loop), and the time of the multiplications of
-four tokens alone, 2 * head size / 16 for each token, head and cell, at the speed of a loop that only
-multiplies.
+A time is the processor time of the slowest thread for one layer, in ms, and the minimum of several turns.
+Several layers take turns, because all layers together exceed the processor's caches. Two reference times are
+measured in the same minutes. The first is the time to read the K/V cache with the loop of `bandwidth.py`. The
+second is the time of the multiplications for four tokens (2 * head size / 16 for each token, head and cell)
+at the speed of a loop that only multiplies.
 """
 
 from __future__ import annotations
@@ -135,12 +135,12 @@ OPTIONS = {
     "avx512": "-DKERNEL_AVX512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c",
     "avx2": "-DKERNEL_AVX2 -mavx2 -mfma -mf16c -fno-tree-ter -fno-tree-reassoc",
 }
-# head size, heads and key heads of SmolLM2-135M, Gemma-3-270M, Qwen3-0.6B
+# (head size, heads, key heads) of SmolLM2-135M, Gemma-3-270M and Qwen3-0.6B
 SHAPES = {"9/3 of 64": (64, 9, 3), "4/1 of 256": (256, 4, 1), "16/8 of 128": (128, 16, 8)}
-# ggml's number of the type, bytes of a block, values of a block
+# (ggml's number of the type, bytes of a block, values of a block)
 CACHES = {"f16": (1, 2, 1), "q8_0": (8, 34, 32), "q4_0": (2, 18, 32)}
 ROWS = (1, 2, 4, 8)
-N_BYTES = 200_000_000  # of all layers that take turns
+N_BYTES = 200_000_000  # bytes of the caches of all layers that take turns
 
 
 Kernels = dict[str, ctypes.CDLL]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Measures this machine's read bandwidth with a loop in C that only adds, compiled by the script.
+"""Measures this machine's read bandwidth with a loop in C that only adds. This module compiles the loop.
 
-numpy's sums cannot measure the bandwidth, because arithmetic limits them on one core.
+Sums in numpy cannot measure the bandwidth, because on one core arithmetic limits their speed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def _compiled() -> ctypes.CDLL:
 
 
 def built(source: str, name: str, *options: str) -> ctypes.CDLL:
-    """Returns the compiled source as a library."""
+    """Compiles C source and returns it as a library. name: name of the file; options: options of the
+    compiler.
+    """
     compiler = shutil.which("c++" if name.endswith(".cpp") else "cc")
     if compiler is None:
         raise SystemExit("measuring the read bandwidth needs a C compiler; none was found")
@@ -90,7 +92,7 @@ def built(source: str, name: str, *options: str) -> ctypes.CDLL:
 
 
 def read_bandwidth(n_threads: int, repeats: int = 3) -> float:
-    """Returns the maximum GB/s of all threads together in a few passes over 1 GB."""
+    """Returns the read bandwidth of all threads together in GB/s, the maximum of a few passes over 1 GB."""
     speed = float(_compiled().read_bandwidth(N_BYTES, n_threads, repeats))
     if speed == 0.0:
         raise SystemExit("no memory for 1 GB to read")

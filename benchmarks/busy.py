@@ -3,12 +3,13 @@
 
     python benchmarks/busy.py --target T.gguf [--draft D.gguf] [--seconds 4] [--turns 2] [--json OUT]
 
-The machine has three states: quiet, one core busy, all cores busy. In each state these take turns: llama.cpp
-with one thread and with one thread per core, both target-only and greedy, and eaglecpp with the number of
-threads that it chooses (target-only, and with a drafter `auto`). Prints tokens per second, and the speed of
-eaglecpp over llama.cpp with one thread in the same turn. One thread is the fair reference on shared cores,
-because several threads spin at barriers until a thread without a core has run. The busy processes end at a
-deadline, also if this script is killed.
+The script measures three states of the machine: quiet, one core busy, all cores busy. In each state, three
+contestants decode greedily in turns: llama.cpp target-only with one thread, llama.cpp target-only with one
+thread per core, and eaglecpp with the number of threads that it chooses. eaglecpp decodes target-only, and
+with a drafter also with `auto`. The script prints tokens per second, and the ratio of eaglecpp's speed to the
+speed of llama.cpp with one thread in the same turn. One thread is the fair reference on shared cores, because
+several threads spin at barriers until a thread without a core has run. The processes that keep cores busy end
+at a deadline, even if this script is killed.
 """
 
 from __future__ import annotations

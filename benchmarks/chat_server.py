@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Asks an OpenAI-compatible server for chat completions, and times them.
+"""Asks an OpenAI-compatible server for chat completions, and measures their decoding time.
 
 llama.cpp's server reports its decoding time (`timings`). For other servers, the script measures the time from
 the first to the last token of the stream.
@@ -23,8 +23,8 @@ _CONNECT_SECONDS, _READ_SECONDS = 10, 600
 
 @dataclass(frozen=True)
 class Reply:
-    """Answer of a server. ms: decoding time without the first token; n_accepted: accepted drafts, 0 = none or
-    unknown.
+    """Answer of a server. ms: milliseconds of decoding after the first token; n_accepted: number of accepted
+    drafts, 0 = no drafts or unknown.
     """
 
     text: str
@@ -37,7 +37,7 @@ class ChatServer:
     """A server at `http://HOST:PORT[/v1]`. Raises EagleError for any unexpected answer."""
 
     def __init__(self, url: str, model: str = "") -> None:
-        """model: the model to ask, "" = the first model of the server's list."""
+        """model: name of the model to ask; "" = the first model in the server's list."""
         if urlsplit(url).scheme not in ("http", "https"):
             raise EagleError(f"--compare {url}: expected http://HOST:PORT of an OpenAI-compatible server")
         self.url = url.rstrip("/").removesuffix("/v1") + "/v1"

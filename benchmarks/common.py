@@ -27,7 +27,7 @@ from eaglecpp.lowlevel import system_info, versions
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as token ids; `expected` has the other fields of the file."""
+    """A prompt as token ids. `expected` has the other fields of the prompt's entry in the file."""
 
     ids: list[int]
     expected: dict[str, Any]
@@ -58,7 +58,7 @@ def read_prompts(path: Path, engine: eaglecpp.Engine, limit: int | None = None) 
 
 
 def arguments(text: str | None) -> argparse.ArgumentParser:
-    """Returns a parser whose help is a script's docstring."""
+    """Returns a parser of arguments. text: a script's docstring, which becomes the help text."""
     return argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
@@ -71,7 +71,7 @@ def option(text: str) -> tuple[str, str]:
 
 
 def median(values: Iterable[float]) -> float:
-    """Returns the median, 0 for no values."""
+    """Returns the median; 0 if there are no values."""
     numbers = list(values)
     return statistics.median(numbers) if numbers else 0.0
 
@@ -82,7 +82,9 @@ def note(text: str) -> None:
 
 
 def warn_if_busy() -> None:
-    """Warns if the machine is busy: threads that wait for each other make every measurement meaningless."""
+    """Warns if the machine is busy. Then threads of a program wait for each other, and measurements are
+    meaningless.
+    """
     if hasattr(os, "getloadavg") and os.getloadavg()[0] > 0.5:
         note(f"load average is {os.getloadavg()[0]:.1f}: other programs run, so expect useless figures")
 
@@ -111,7 +113,7 @@ def model_facts(path: Path) -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """Returns the CPU's marketing name if the system reports it."""
+    """Returns the CPU's marketing name, or another name if the system does not report the marketing name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -132,7 +134,9 @@ def commit() -> str:
 
 
 def by_name(files: Sequence[Path]) -> dict[str, Path]:
-    """Returns each file by its stem, with its folder's name if two have the same."""
+    """Returns the files by stem. If two files have the same stem, their keys also contain the names of their
+    folders.
+    """
     stems = [file.stem for file in files]
     return {f.stem if stems.count(f.stem) == 1 else f"{f.parent.name}/{f.stem}": f for f in files}
 
@@ -161,7 +165,7 @@ def facts(models: dict[str, Path], **settings: Any) -> dict[str, Any]:
 
 
 def write_json(path: Path | None, result: dict[str, Any]) -> None:
-    """Writes the result if there is a path."""
+    """Writes the result of a benchmark to a file as JSON. If the path is None, writes nothing."""
     if path is not None:
         path.write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
         note(f"wrote {path}")

@@ -6,8 +6,8 @@
 
 Each document is cut to the N tokens before a fixed position, which is the same for every length and drafter.
 A base model continues the text at this position; a chat model answers a question about the text in its own
-template. The shortest length is also measured in each of `--forms`: unusual system prompts and templates.
-Sampled answers are the same with every drafter, because the seed is the same.
+template. `--forms` are unusual system prompts and templates, in which texts of the shortest length are also
+measured. Sampled answers are the same with every drafter, because the seed is the same.
 
 tokens a round  1 + accepted drafts / rounds, of all texts together
 / plain         speed over the same engine without drafting (means nothing on a busy machine)
@@ -68,7 +68,7 @@ def main() -> int:
         ) as engine:
             texts = places(engine, args)
             settings = [*map(str, args.lengths), *args.forms]
-            # builds all prompts first, so that a form that the target cannot use ends the run at once
+            # All prompts are built first. If the target cannot use a form, the run then ends at once.
             asked = {s: [prompt(engine, text, s, min(args.lengths)) for text in texts] for s in settings}
             for setting, temperature in itertools.product(settings, args.temperature):
                 where = f"{name}, {setting}, {temperature:g}"
@@ -107,8 +107,8 @@ def measured(
     where: str,
     said: dict[tuple[Any, ...], list[int]],
 ) -> tuple[Cell, float]:
-    """Returns counts over all texts, and the speed over target-only decoding (0 without --plain). said:
-    tokens of the answers with earlier drafters, by prompt and temperature.
+    """Returns counts over all texts, and the ratio of the speed to target-only decoding (0 without --plain).
+    said: tokens of the answers with earlier drafters, by prompt and temperature.
     """
     options: dict[str, Any] = {"temperature": temperature, "seed": 1, "max_tokens": args.n_tokens}
     cell, drafted_ms, plain_ms = Cell(len(prompts)), 0.0, 0.0
@@ -131,7 +131,7 @@ def ms_a_token(timings: Any) -> float:
 
 
 def places(engine: eaglecpp.Engine, args: argparse.Namespace) -> list[list[int]]:
-    """Returns the tokens before one position of each document, as many as the longest length."""
+    """Returns for each document the tokens before a fixed position, as many as the longest length."""
     files = [f for p in args.texts for f in (sorted(p.rglob("*")) if p.is_dir() else [p]) if f.is_file()]
     texts = [read(file) for file in files] or [q.turns[0] for q in read_set("documents", 12000)]
     whole = engine.tokenize("\n\n".join(texts), add_bos=False)
@@ -152,8 +152,8 @@ def read(file: Path) -> str:
 
 
 def prompt(engine: eaglecpp.Engine, tokens: list[int], setting: str, n_form: int) -> list[int]:
-    """Returns the prompt of a setting: a length in the target's own template, or the shortest length in
-    another form.
+    """Returns the prompt of a setting. setting: a length (text of this length in the target's own template)
+    or a form (text of the shortest length in this form).
     """
     kind, _, name = setting.partition(": ")
     own = not name

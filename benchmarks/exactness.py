@@ -5,11 +5,12 @@ decoding.
     python benchmarks/exactness.py --draft D.gguf T1.gguf T2.gguf ...
 
 `pad_target.py SRC.gguf OUT.gguf --type Q8_0 --type Q2_K` writes a target in other types. For each file the
-script measures which batch sizes give tokens the bits of single tokens, and how long this takes. Then prompts
-with one system prompt are each answered in four ways (fresh, regenerated, continued, and edited in the middle
-of the answer), greedy and sampled, by chain, tree and auto, with `exact` on, auto and off. The reference is
-an engine without a drafter that gets the same requests in the same order. Prints the number of texts that
-differ, and how many of them `timings.exact` reported as exact.
+script measures which batch sizes give each token the same bits as in a batch of one token, and how long this
+measurement takes. Then each of several prompts with one system prompt is answered in four ways (fresh,
+regenerated, continued, and edited in the middle of the answer), greedy and sampled, by chain, tree and auto,
+with `exact` on, auto and off. The reference is an engine without a drafter that gets the same requests in the
+same order. The script prints the number of texts that differ from the reference, and how many of these texts
+`timings.exact` reported as exact.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def compared(
     for temperature, theirs in plain.items():
         ours = conversations(engine, args, temperature, strategy)
         for a, b in zip(ours, theirs, strict=True):
-            if a.prompt_tokens != b.prompt_tokens:  # follows a text that was already counted
+            if a.prompt_tokens != b.prompt_tokens:  # continues a text that was already counted
                 continue
             is_same, is_exact = a.tokens == b.tokens, a.timings.exact
             counts["texts"] += 1
@@ -128,8 +129,8 @@ def compared(
 def conversations(
     engine: eaglecpp.Engine, args: argparse.Namespace, temperature: float, strategy: str | None
 ) -> Iterator[eaglecpp.Completion]:
-    """Yields four requests of each question after the same system prompt: fresh, regenerated, continued and
-    edited.
+    """Yields the answers to four requests per question, all with the same system prompt: fresh, regenerated,
+    continued and edited.
     """
     options: dict[str, Any] = {"max_tokens": args.tokens, "temperature": temperature, "ignore_eos": True}
     if strategy is not None:

@@ -6,14 +6,15 @@ speed-up by drafting for one user and for several.
            [--rows TARGET.gguf]... [--sizes-of-8b FOLDER] [--server PATH/llama-server] [-ngl N]
            [--threads 8,16] [--users 1,4] [--tokens 200] [--repeats 3]
 
-Nothing is sent anywhere. Each engine opens with its defaults and answers with `auto` first, as for a new
-user. Then strategies take turns, so that a machine that warms up slows all of them. Pairs in `--demo` contain
-the demo target, and get questions that it was trained on. `--rows` times batches of further targets, without
-a drafter. `--sizes-of-8b` writes a target of an 8B's shapes in Q4_0 with an EAGLE-3, a DSpark and a DFlash2
-drafter to FOLDER. All their weights are zero. The costs of these files are real, and 0.83 of the drafts at
-each depth are accepted at random, but `auto` does not run, because a drafter of zeros has no confidence. With
---server, llama.cpp's target-only decoding and its drafting (3 drafts, 7 with a block drafter) are measured on
-the same files, if llama.cpp reads the drafter. `--threads` repeats everything with each number. Every section
+The script sends nothing over the network. Each engine opens with its defaults and answers with `auto` first,
+as for a new user. Then strategies take turns, so that a machine that warms up slows all strategies alike.
+Pairs in `--demo` contain the demo target, and get questions that the demo target was trained on. `--rows`
+times batches of further targets, without a drafter. `--sizes-of-8b` writes a target with the shapes of an 8B
+model in Q4_0, and an EAGLE-3, a DSpark and a DFlash2 drafter, to FOLDER. All weights of these files are zero,
+but the costs of running the files are real. 0.83 of the drafts at each depth are accepted at random. `auto`
+is not measured with these files, because a drafter of zeros has no confidence. With --server, llama.cpp's
+target-only decoding and its drafting (3 drafts, 7 with a block drafter) are measured on the same files, if
+llama.cpp reads the drafter. `--threads` repeats all measurements with each number of threads. Every section
 is printed when it is complete, so an interrupted run has printed the earlier sections. gpu_kit.py makes a
 folder that runs this script on a machine without a network.
 """
@@ -53,10 +54,10 @@ DEMO = (
     "What is in the module json?",
     "What does len do?",
 )
-"""Questions that the demo target was made for."""
+"""Questions that the demo target was trained on."""
 OF_LEVELS, OF_A_BLOCK = ("chain:2", "chain:4"), ("chain:4", "chain:7")
 LOT = [0.83**depth for depth in range(1, 9)]
-"""Probability that all drafts up to a depth are accepted, for a good drafter on code."""
+"""Probability that all drafts up to each depth (1 to 8) are accepted, for a good drafter on code."""
 N_CTX = 1024
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32)
 
@@ -114,13 +115,13 @@ def machine(without_gpu: bool) -> list[str]:
 
 
 def row_curve(args: argparse.Namespace, path: str, n_threads: int) -> list[str]:
-    """Returns the time of a batch of n tokens over the time of a single token."""
+    """Returns a row of a table: the time of a batch of n tokens, divided by the time of a single token."""
     options = EngineOptions()
     options.target_path, options.n_ctx, options.n_gpu_layers = path, N_CTX, args.ngl
     options.n_threads = n_threads
     target = Target(options, [])
     prefix = [1 + i % 100 for i in range(256)]
-    # every size runs twice: its first use loads kernels
+    # Every size is timed twice, because its first use loads kernels.
     times = {n: target.time_rows(prefix, [5] * n, 2 + 5 * args.repeats) for n in (*ROWS, *ROWS)}
     one = {n: statistics.median(times[n][2:]) for n in ROWS}
     change = statistics.median(sum(times[n][:2]) - 2 * one[n] for n in ROWS)
@@ -138,15 +139,15 @@ def threads(n: int) -> str:
 
 
 def rate(timings: Timings) -> float:
-    """Returns tokens per second after the first."""
+    """Returns the tokens per second after the first token."""
     return 1000 * (timings.predicted_n - 1) / timings.predicted_ms
 
 
 def speeds(
     args: argparse.Namespace, target: str, draft: str, questions: Sequence[str], n_threads: int
 ) -> list[str]:
-    """Returns the speed of drafting over target-only decoding. Without questions, drafts are accepted at
-    random.
+    """Returns rows of a table with the speed of drafting, divided by the speed of target-only decoding.
+    Without questions, drafts are accepted at random.
     """
     lot = contextlib.nullcontext() if questions else accepted_at_random(LOT)
     with lot:
@@ -223,8 +224,8 @@ def their_speeds(
     args: argparse.Namespace, target: str, draft: str, kind: str, n_max: int, prompts: list[list[int]],
     users: list[int], n_threads: int,
 ) -> Iterable[tuple[int, float]]:  # fmt: skip
-    """Yields the number of users and the tokens per second of llama.cpp's own server; n_max: drafted tokens,
-    0 = none.
+    """Yields pairs of the number of users and the tokens per second of llama.cpp's own server. n_max: number
+    of drafted tokens, 0 = no drafting.
     """
     extra = ["-ngl", str(args.ngl if args.ngl >= 0 else 99), *(["-ngld", "99"] if n_max else [])]
     extra += ["-np", str(max(users)), "-cb"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Makes files that test and measure eaglecpp within a quarter of an hour on a machine with a GPU.
+"""Builds a kit, files that test and measure eaglecpp within a quarter of an hour on a machine with a GPU.
 
     python benchmarks/gpu_kit.py KIT --architecture 90 [--python 3.12] [--there LIST] [--answers FILE.npz]
            [--room 64]
@@ -8,15 +8,15 @@ Copy KIT.tar, KIT.tar.02 and so on to that machine, with a checkout, and run in 
 
     tar xf KIT.tar && sh KIT/run.sh 9 OUT CHECKOUT && sh KIT/run.sh 4 OUT CHECKOUT train
 
-The numbers 9 and 4 are the minutes after which each command ends at the latest. OUT gets the results, at most
-eight files of 16 MiB. The parts run by priority: installation (2 minutes at most), `tests` (`tests/gpu`, 150
-s), `speed` (SmolLM2, the demo target padded to 1 GB and an 8B's shapes with EAGLE, DSpark and DFlash2, 1 and
-4 users, next to llama.cpp's server, 230 s), `processor` (SmolLM2 with 1 to 16 threads, 180 s), and `train`
+The numbers 9 and 4 are the maximum minutes of each command. The results are written to OUT, at most eight
+files of 16 MiB. The parts run by priority: installation (2 minutes at most), `tests` (`tests/gpu`, 150 s),
+`speed` (SmolLM2, the demo target padded to 1 GB and an 8B's shapes with EAGLE, DSpark and DFlash2, 1 and 4
+users, next to llama.cpp's server, 230 s), `processor` (SmolLM2 with 1 to 16 threads, 180 s), and `train`
 (EAGLE 3.1 with 3 and 5 layers). The GPU machine needs Linux on x86-64, Python with PyTorch, and the driver.
-It compiles nothing and uses no network. This script compiles llama-cpp-python with CUDA, eaglecpp and
+The kit compiles nothing and uses no network. This script compiles llama-cpp-python with CUDA, eaglecpp and
 llama.cpp's server on this machine, with nvcc, for one architecture of NVIDIA's (90: H100 and H200), which
-takes an hour and a half of processor time the first time. KIT.tar.02 and later contain SmolLM2, 94 MiB, in
-pieces; without these files, SmolLM2 is not measured.
+takes an hour and a half of processor time the first time. KIT.tar.02 and later files contain SmolLM2 (94 MiB)
+in pieces. Without these files, SmolLM2 is not measured.
 
 --architecture cpu: makes a kit for trying on the CPU, from this machine's own packages and a llama-server
 built for them (server-cpu-3.12/bin next to the other builds). --python: Python's version on the GPU machine.
@@ -52,11 +52,13 @@ from helpers import backends
 TOOLS = ("scikit-build-core", "nanobind", "ninja", "cmake", "setuptools")
 SERVER = ("-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_USE_SYSTEM_GGML=ON", "-DLLAMA_BUILD_TESTS=OFF")
 SERVER += ("-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_OPENSSL=OFF")
-DRAFTER = "eaglecpp/models/smollm2-eagle31-Q4_1.gguf"  # part of the checkout
+DRAFTER = "eaglecpp/models/smollm2-eagle31-Q4_1.gguf"  # this file is part of the checkout
 
 
 def build(folder: Path, architecture: str, python: str) -> None:
-    """Writes an archive of llama_cpp and eaglecpp, for processors with AVX2, and of llama.cpp's server."""
+    """Builds llama_cpp and eaglecpp for processors with AVX2, and llama.cpp's server, and writes them to an
+    archive.
+    """
     built, server = (backends.folder() / "cuda" / f"{n}-{architecture}-{python}" for n in ("built", "server"))
     shutil.rmtree(built, ignore_errors=True)
     site = built / "site"
@@ -97,7 +99,7 @@ def installed(site: Path) -> None:
 
 
 def compiled(built: Path, architecture: str, python: str) -> list[Path]:
-    """Builds llama_cpp and eaglecpp with CUDA; returns the libraries that they need."""
+    """Builds llama_cpp and eaglecpp with CUDA. Returns the libraries that both need."""
     venv = backends.folder() / "cuda" / f"venv-{architecture}-{python}"
     llama, libraries = cuda_build.wheel(architecture, built, "-DGGML_NATIVE=OFF")
     run(f"python{python}", "-m", "venv", "--clear", venv)
@@ -110,7 +112,9 @@ def compiled(built: Path, architecture: str, python: str) -> list[Path]:
 
 
 def link_equal(folder: Path) -> None:
-    """Turns copies of a library under several names into links, so that an archive holds it once."""
+    """Replaces copies of a library under several names by links, so that an archive contains the library
+    once.
+    """
     first: dict[bytes, Path] = {}
     for path in sorted(folder.rglob("*.so*")):
         kept = first.setdefault(hashlib.sha256(path.read_bytes()).digest(), path)
@@ -120,7 +124,9 @@ def link_equal(folder: Path) -> None:
 
 
 def wheels(folder: Path, python: str, there: Path | None) -> None:
-    """Downloads the packages that llama_cpp, eaglecpp and the tests need and the GPU machine lacks."""
+    """Downloads the packages that llama_cpp, eaglecpp and the tests need, except packages that the GPU
+    machine has.
+    """
     wanted = ["pytest"]
     for package in ("eaglecpp", "llama-cpp-python"):
         for requirement in map(Requirement, metadata.requires(package) or []):
@@ -164,7 +170,7 @@ def main() -> None:
         sys.exit(f"{taken[0]} exists: remove it, or name another file")
     listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, text=True, check=True)
     tracked = sum((ROOT / name).stat().st_size for name in listed.stdout.split("\0")[:-1])
-    room = (args.room << 20) - tracked - (1 << 20)  # names and folders take some room, too
+    room = (args.room << 20) - tracked - (1 << 20)  # 1 MiB for names and folders
     print(f"the checkout has {tracked / 2**20:.1f} MiB, which leaves {room / 2**20:.1f} for each file")
     with tempfile.TemporaryDirectory(dir=args.kit.parent) as name:
         kit = Path(name) / args.kit.name

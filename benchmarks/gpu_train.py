@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: MIT
-"""Trains drafters of SmolLM2 of several sizes on a card, from prepared answers, within a time limit.
+"""Trains drafters of SmolLM2 of several sizes on a GPU, from prepared answers, within a time limit.
 
     python benchmarks/gpu_train.py prepare answers.jsonl... --target T.gguf --out answers.npz
     python benchmarks/gpu_train.py train answers.npz --target T.gguf --draft D.gguf --layers 5 [--count]
            [--tokens 20000000] [--seconds 200] --out FOLDER
 
-`prepare` tokenizes the answers of `eaglecpp train --generate` and holds 2 % of them out. `train` computes the
-target's states once in PyTorch in bf16, keeps them on the device, and trains EAGLE 3.1 with `--layers` layers
-from the drafter D, whose head is not trained. The learning rate follows the tokens or the clock, whichever is
-nearer to its end, so a run that is short of time still ends its schedule. `--count` adds COUNT (arXiv
-2610.20456): the input of each position also gets a mean of rows of the target's output matrix, one row for
-each token that followed the position's last 4, 3 or 2 tokens elsewhere in the training answers. The weights,
-without the head, are written as bytes with a scale for each row, in files of at most 15 MiB; `load` reads
-them. Prints a row of a table: layers, COUNT, million tokens, seconds, and the tokens a round of greedy chains
-of five on held-out answers at the start, at each quarter and at the end.
+`prepare` tokenizes the answers of `eaglecpp train --generate` and holds 2 % of the answers out. `train`
+computes the target's hidden states once in PyTorch in bf16 and keeps them on the device. Then it trains EAGLE
+3.1 with `--layers` layers, starting from the drafter D. The head is not trained. The learning rate follows
+the tokens or the clock, whichever is nearer to its end, so a run that is short of time still completes the
+schedule. `--count` adds COUNT (arXiv 2610.20456): a mean of rows of the target's output matrix is added to
+the input of each position. The rows belong to the tokens that followed the position's last 4, 3 or 2 tokens
+elsewhere in the training answers. The weights without the head are written as bytes with a scale for each
+row, in files of at most 15 MiB. `load` reads these files. `train` prints a row of a table: layers, COUNT,
+million tokens, seconds, and the tokens per round of greedy chains of five on held-out answers, at the start,
+at each quarter and at the end.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from eaglecpp.train.prepare import Corpus, TrainPlan, make_plan
 
 N_CTX, N_TOP, N_STEPS, DEPTH = 320, 64, 4, 5
 PIECE = 15 << 20
-N_BEST = 4  # followers of an n-gram that COUNT keeps
+N_BEST = 4  # number of followers that COUNT keeps for each n-gram
 
 
 def prepare(args: argparse.Namespace) -> None:
@@ -71,8 +72,8 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 class Answers:
-    """Prepared answers with the target's states, all on the device. A row is the index of a token among the
-    tokens of all answers.
+    """Prepared answers and the target's hidden states, all on the device. A row is the index of a token among
+    the tokens of all answers.
     """
 
     def __init__(self, found: Any, plan: TrainPlan, target: Path, device: torch.device) -> None:
@@ -99,8 +100,8 @@ class Answers:
             self.ids[rows] = draft_ids[best].int()
 
     def padded(self, samples: Sequence[int]) -> tuple[Tensor, Tensor, int]:
-        """Returns the rows of the given conversations, their positions padded to the longest conversation,
-        and its length.
+        """Returns the rows of the given conversations, their positions padded to the length of the longest
+        conversation, and this length.
         """
         rows = np.concatenate([np.arange(self.starts[i], self.starts[i + 1]) for i in samples])
         place, longest = places([self.lengths[i] for i in samples])
@@ -127,7 +128,7 @@ def places(lengths: Sequence[int]) -> tuple[Tensor, int]:
 
 
 class TorchTarget:
-    """The target in PyTorch in bf16; gives the states at the drafter's layers, and logits."""
+    """The target in PyTorch in bf16. It returns the hidden states at the drafter's layers, and logits."""
 
     def __init__(self, path: Path, plan: TrainPlan, device: torch.device) -> None:
         file = read_gguf(path)
@@ -167,7 +168,7 @@ class TorchTarget:
 
 
 class Counts:
-    """For COUNT: the tokens that follow the n-grams of the training answers ("followers")."""
+    """Table of COUNT: the tokens that follow each n-gram in the training answers ("followers")."""
 
     def __init__(self, tokens: Tensor, head: Tensor, *, is_used: bool) -> None:
         self.head, self.tables = head, []
@@ -199,7 +200,7 @@ class Counts:
             wanted = grams(tokens, n)
             at = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
             found = its_times[at] * (keys[at] == wanted)[:, None]
-            if torch.is_grad_enabled():  # the row's own occurrence was counted, too
+            if torch.is_grad_enabled():  # in training, the row's own occurrence was counted too
                 found = (found - (its_ids[at] == following).long()).clamp(min=0)
             is_new = (times.sum(1) == 0)[:, None] & (found.sum(1) > 0)[:, None]
             ids, times = torch.where(is_new, its_ids[at], ids), torch.where(is_new, found.float(), times)
@@ -208,7 +209,9 @@ class Counts:
 
 
 def grams(tokens: Tensor, n: int) -> Tensor:
-    """Returns for each row one number for the n tokens that end there; the first n - 1 rows wrap around."""
+    """Returns for each row a number that identifies the n tokens up to and including this row. The first n -
+    1 rows wrap around to the end.
+    """
     key = torch.zeros_like(tokens)
     for back in reversed(range(n)):
         key = key * 1000003 + tokens.roll(back)
@@ -216,7 +219,7 @@ def grams(tokens: Tensor, n: int) -> Tensor:
 
 
 class CountingModel(DraftModel):
-    """EAGLE 3.1 drafter with COUNT's mean added to its embeddings. The head is not trained."""
+    """EAGLE 3.1 drafter that adds COUNT's mean to its embeddings. The head is not trained."""
 
     counts: Counts
 
@@ -229,7 +232,9 @@ class CountingModel(DraftModel):
 def padded_attention(
     q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor], layout: Layout
 ) -> Tensor:
-    """Replaces `eaglecpp.train.fit.attention.dense` for many short samples: one product for all samples."""
+    """Computes attention like `eaglecpp.train.fit.attention.dense`, but with one product for all samples,
+    which is faster for many short samples.
+    """
     n_heads, _, dim = q.shape
     place, longest = places(layout.n_keys)
     place, n = place.to(q.device), len(layout.n_keys)
@@ -274,7 +279,7 @@ def train(args: argparse.Namespace) -> None:
     lengths = [length(model, answers, held_out)]
     stages = iter((0.25, 0.5, 0.75))
     next_stage = next(stages)
-    with contextlib.suppress(SystemExit):  # an interrupted run writes its results
+    with contextlib.suppress(SystemExit):  # an interrupted run also writes its results
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         while (done := max(n_tokens / args.tokens, (time.time() - began) / args.seconds)) < 1:
             samples = next_step(answers, n_train, args.batch_tokens, n_steps)
@@ -294,7 +299,9 @@ def train(args: argparse.Namespace) -> None:
 
 
 def next_step(answers: Answers, n_train: int, n_tokens: int, step: int) -> list[int]:
-    """Returns random conversations of a step; every run gets the same conversations at the same step."""
+    """Returns random conversations for a training step. Every run gets the same conversations at the same
+    step.
+    """
     chosen: list[int] = []
     for i in np.random.default_rng([1, step]).permutation(n_train).tolist():
         if sum(answers.lengths[j] for j in chosen) >= n_tokens:
@@ -305,7 +312,7 @@ def next_step(answers: Answers, n_train: int, n_tokens: int, step: int) -> list[
 
 @torch.no_grad()
 def length(model: DraftModel, answers: Answers, samples: Sequence[int]) -> float:
-    """Returns tokens a round of greedy chains of five on held-out answers."""
+    """Returns the tokens per round of greedy chains of five tokens on held-out answers."""
     sums = np.zeros((2, DEPTH), np.float32)
     for part in (samples[i : i + 32] for i in range(0, len(samples), 32)):
         batch = answers.batch(part, DEPTH)

@@ -6,8 +6,8 @@ separately.
 
 pip builds each wheel anew, without pip's cache and without ccache, and leaves the wheel in DIR. eaglecpp is
 built against the llama-cpp-python of this environment, which also needs scikit-build-core, nanobind and
-ninja. Processor time hardly depends on other programs. The time on several cores is computed from processor
-time, because both builds keep all cores busy until their last file.
+ninja. Processor time hardly depends on other programs. The time on several cores is computed from the
+processor time, because each build keeps all cores busy until its last file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PIN = re.search(r'"(llama-cpp-python==[^"]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 assert PIN is not None
-# in the order in which pip builds them
+# Packages in the order in which pip builds them.
 PACKAGES = {
     "llama-cpp-python": ("--no-binary", "llama-cpp-python", PIN.group(1)),
     "eaglecpp": ("--no-build-isolation", str(ROOT)),
@@ -38,7 +38,9 @@ CORES = (2, 4, 8, 16)
 
 
 def build(name: str, wheels: Path, scratch: str) -> dict[str, Any]:
-    """Builds the wheel of `name` into `wheels`; returns seconds of processor time and of wall-clock time."""
+    """Builds the wheel of the package `name` into the folder `wheels`. Returns seconds of processor time and
+    of wall-clock time.
+    """
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-cache-dir", "-w", str(wheels)]
     if name == "eaglecpp":  # eaglecpp's default build folder keeps compiled files
         command += ["-C", f"build-dir={scratch}"]

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Worker processes that keep one target open and time it on request, with eaglecpp or with llama.cpp alone.
+"""Worker processes that keep one target open and time the target on request, with eaglecpp or with llama.cpp
+alone.
 
-Our extension puts kernels into ggml's CPU backend, so a fair llama.cpp needs a process that never loaded the
-extension. Two workers stay open and take turns, so that noise of the machine affects both alike. A worker
-reads one JSON object per line from stdin and answers each with one JSON object on stdout:
+eaglecpp's extension puts kernels into ggml's CPU backend, so llama.cpp must be measured in a process that
+never loaded the extension. Two workers stay open and take turns, so that noise of the machine affects both
+workers alike. A worker reads one JSON object per line from stdin, and answers each line with one JSON object
+on stdout:
 
     {"do": "rows", "n": 4, "behind": 1000, "repeats": 5}   milliseconds of each batch of rows, all with logits
     {"do": "prompt", "n": 512}                             milliseconds of a prompt, logits of its last row
@@ -30,12 +32,12 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 ROWS_MAX = 16
-N_WARM = 16  # tokens that page weights in and build graphs before memory is measured
+N_WARM = 16  # tokens that are run before memory is measured, to page weights in and build graphs
 
 
 class Worker:
-    """A running worker; a context manager. `kind`: "theirs", "rows" or "engine". `libraries`: a folder whose
-    libggml-cpu replaces llama_cpp's libggml-cpu.
+    """A running worker; a context manager. `kind`: "theirs", "rows" or "engine", as in the module's
+    docstring. `libraries`: a folder whose libggml-cpu replaces llama_cpp's libggml-cpu.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class Worker:
             "options": options,
         }
         self.name = f"{kind} {target.name}"
-        # llama.cpp writes more than a pipe holds
+        # A file is used, because llama.cpp may write more than a pipe can hold.
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the worker
         self.process = subprocess.Popen(
             [sys.executable, "-P", __file__, json.dumps(setup)],
@@ -68,7 +70,9 @@ class Worker:
         self.load_ms: float = self._answer()["load_ms"]
 
     def ask(self, do: str, **arguments: Any) -> Any:
-        """Sends a request and returns the answer. Raises `SystemExit` with the worker's output if it died."""
+        """Sends a request to the worker and returns the answer. Raises `SystemExit` with the worker's output
+        if the worker died.
+        """
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
         self.process.stdin.flush()
@@ -104,7 +108,7 @@ class Worker:
 
 
 class Timed(Protocol):
-    """The object that a worker times."""
+    """Interface of an object that a worker times."""
 
     n_vocab: int
 
@@ -113,7 +117,7 @@ class Timed(Protocol):
 
 
 class Theirs:
-    """llama.cpp through `llama_cpp`, with the default options of its own programs."""
+    """llama.cpp through `llama_cpp`, with the default options of llama.cpp's own programs."""
 
     def __init__(self, setup: dict[str, Any]) -> None:
         import llama_cpp
@@ -123,7 +127,8 @@ class Theirs:
         model_params.use_extra_bufts = setup["options"].get("repack", True)
         model = llama_cpp.llama_model_load_from_file(setup["target"].encode(), model_params)
         params = llama_cpp.llama_context_default_params()
-        # llama.cpp's programs use the physical cores; its library's default is 4
+        # llama.cpp's programs use as many threads as physical cores. The default of llama.cpp's library is 4
+        # threads.
         params.n_threads = params.n_threads_batch = setup["n_threads"]
         params.n_ctx = setup["n_ctx"]
         for name in ("type_k", "type_v"):
@@ -176,8 +181,8 @@ class Theirs:
 
 
 class OurRows:
-    """Times the verification of a round: a chain of tokens, all with logits. It neither samples nor makes
-    text.
+    """Times only the verification of a round, without sampling and detokenizing: a batch with a chain of
+    tokens, all with logits.
     """
 
     def __init__(self, setup: dict[str, Any]) -> None:
@@ -263,7 +268,7 @@ def serve(setup: dict[str, Any]) -> None:
             prompt_ms = timed.prompt(some_tokens(N_WARM, timed.n_vocab))
             result = {name: size - before[name] for name, size in memory().items()}
             result["prompt_ms"] = prompt_ms
-        time.sleep(0.01)  # spinning threads have gone to sleep before the other worker is asked
+        time.sleep(0.01)  # threads stop spinning before the other worker runs
         print(json.dumps({"result": result}), flush=True)
 
 

@@ -4,11 +4,11 @@
     python benchmarks/kernels.py --target smollm2-Q8_0.gguf --target wide-Q8_0.gguf ...
         [--llama-bench PATH] [--ik PATH] [--only PART,...] [--json OUT]
 
-llama.cpp runs with its default options in processes that never load our code (`kernel_workers.py`). Its
-process and ours are open at once and take turns. Each part of each target takes less than 90 s.
-EAGLECPP_KERNELS=avx2 in the environment selects AVX2 for our kernels only. For llama.cpp, give builds of the
-same version for AVX2 (-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON) to --llama-libs and
---llama-bench. Parts:
+llama.cpp runs with its default options in processes that never load our code (`kernel_workers.py`). A process
+with llama.cpp and a process with eaglecpp are open at the same time and take turns. Each part of each target
+takes less than 90 s. EAGLECPP_KERNELS=avx2 in the environment selects AVX2 for our kernels only. For
+llama.cpp, give builds of the same version for AVX2 (-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON
+-DGGML_F16C=ON) to --llama-libs and --llama-bench. Parts:
 
     rows       batches of 1 to 16 tokens, all with logits, alongside llama.cpp's; llama-bench's single token
                as a check; with --ik alongside ik_llama.cpp's, too
@@ -55,7 +55,7 @@ class Bench:
     def worker(self, kind: str, n_ctx: int = N_CTX) -> Worker:
         options = dict(self.args.option)
         libraries = None
-        if kind == "theirs":  # the same caches as eaglecpp's
+        if kind == "theirs":  # llama.cpp gets the same caches as eaglecpp
             options = {n: v for n, v in options.items() if n.startswith("type_")} | {
                 "repack": self.args.repack
             }
@@ -64,7 +64,7 @@ class Bench:
 
 
 def paired(over: Sequence[float], under: Sequence[float]) -> float:
-    """Returns the median over turns of the ratio within a turn."""
+    """Returns the median over all turns of the ratio `over / under` within a turn."""
     return statistics.median(a / b for a, b in zip(over, under, strict=True))
 
 
@@ -80,9 +80,9 @@ def of_behind(bench: Bench) -> dict[str, Any]:
 
 
 def in_turns(bench: Bench, rows: Sequence[int], behind: int, ik: Path | None = None) -> dict[str, Any]:
-    """Returns the median milliseconds of a few batches, by turn; prints them and their ratios. llama.cpp and
-    eaglecpp run each size directly after each other. The first turn builds graphs and does not count. ik:
-    ik_llama.cpp's llama-batched-bench, which runs last in each turn.
+    """Returns for each turn the median milliseconds of a few batches, and prints these times and their
+    ratios. llama.cpp and eaglecpp run the same batch size directly after each other. The first turn builds
+    graphs and does not count. ik: ik_llama.cpp's llama-batched-bench, which runs last in each turn.
     """
     with bench.worker("rows") as ours, bench.worker("theirs") as theirs:
         workers = {"ours": ours, "theirs": theirs}
@@ -110,13 +110,14 @@ def in_turns(bench: Bench, rows: Sequence[int], behind: int, ik: Path | None = N
 
 
 def batched_bench(bench: Bench, program: Path, rows: Sequence[int]) -> Mapping[int, float]:
-    """Returns the mean milliseconds of twelve batches of n tokens, one token of each conversation, all with
-    logits. ik_llama.cpp repacks weights when it loads them, as our kernels do.
+    """Returns the mean milliseconds of twelve batches, for each batch size n. A batch has one token of each
+    of n conversations, all with logits. ik_llama.cpp repacks weights when it loads them, as our kernels do.
     """
     command = [program.resolve(), "-m", bench.path.resolve(), "-rtr", "-t", bench.args.threads, "-c", 1024]
     done = finished([*command, "-npp", 1, "-ntg", 12, "-npl", ",".join(map(str, rows))])
     lines = [line.split("|") for line in done.stderr.splitlines() if line.startswith("|")]
-    # columns 3 and 8: conversations, and tokens per second of all of them
+    # Column 3 is the number of conversations. Column 8 is the tokens per second of all conversations
+    # together.
     found = {int(row[3]): 1000 * int(row[3]) / float(row[8]) for row in lines if row[3].strip().isdigit()}
     if set(found) != set(rows):
         raise SystemExit(f"{program} measured batches of {sorted(found)} instead of {rows}")
@@ -124,7 +125,9 @@ def batched_bench(bench: Bench, program: Path, rows: Sequence[int]) -> Mapping[i
 
 
 def llama_bench(bench: Bench, program: Path, n: int) -> list[float]:
-    """Returns the milliseconds that a llama-bench takes to read a prompt of n tokens."""
+    """Returns the milliseconds that llama-bench takes to process a prompt of n tokens. program: path of
+    llama-bench.
+    """
     command = [program.resolve(), "-m", bench.path.resolve(), "-n", 0, "-p", n, "-t", bench.args.threads]
     found = json.loads(finished([*command, "-o", "json", "-r", 10 if n < 64 else 3]).stdout)
     ms = [ns / 1e6 for ns in found[0]["samples_ns"]]
@@ -133,7 +136,7 @@ def llama_bench(bench: Bench, program: Path, n: int) -> list[float]:
 
 
 def finished(command: list[Any]) -> subprocess.CompletedProcess[str]:
-    # ik_llama.cpp's program writes a log into the current folder
+    # ik_llama.cpp's program writes a log into the current folder, so it runs in a temporary folder.
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [str(part) for part in command], capture_output=True, text=True, check=False, cwd=folder
@@ -165,7 +168,9 @@ def of_prompt(bench: Bench) -> dict[str, Any]:
 
 
 def of_load(bench: Bench) -> dict[str, Any]:
-    """Measures every loading in a separate process. The first pair of processes fills the page cache."""
+    """Measures loading the target, each time in a separate process. The first pair of processes fills the
+    page cache.
+    """
     found: dict[str, Any] = {who: {"load_ms": [], "ready_ms": []} for who in ("ours", "theirs")}
     for turn in range(4):
         for who, kind in (("ours", "engine"), ("theirs", "theirs")):
@@ -173,7 +178,8 @@ def of_load(bench: Bench) -> dict[str, Any]:
                 found[who]["memory"] = memory = worker.ask("memory")
                 if turn:
                     found[who]["load_ms"].append(worker.load_ms)
-                    # work that was deferred during loading is done after the prompt
+                    # The time includes a prompt, because work that loading has deferred is done with the
+                    # first prompt.
                     found[who]["ready_ms"].append(worker.load_ms + memory["prompt_ms"])
     kinds = ("rss", "pss", "pss_anonymous", "pss_file")
     rows = [
@@ -187,8 +193,8 @@ def of_load(bench: Bench) -> dict[str, Any]:
 
 
 def of_bandwidth(bench: Bench) -> dict[str, Any]:
-    """Takes the fastest of a few tokens and of a few passes, because memory of shared machines is slow at
-    times.
+    """Compares the bandwidth of reading weights for one token with a loop that only reads. The fastest of a
+    few tokens and of a few passes counts, because memory of shared machines is slow at times.
     """
     n_bytes = bytes_per_token(bench.path)
     speeds: dict[str, list[float]] = {"token": [], "machine": []}  # GB/s
@@ -204,8 +210,8 @@ def of_bandwidth(bench: Bench) -> dict[str, Any]:
 
 
 def bytes_per_token(path: Path) -> int:
-    """Returns the bytes of weights that a single token reads: the file's, without embeddings that are only
-    looked up.
+    """Returns the bytes of weights that the model reads for a single token: all weights of the file except
+    embeddings that are only looked up.
     """
     tensors = gguf.GGUFReader(path).tensors
     is_tied = all(tensor.name != "output.weight" for tensor in tensors)

@@ -29,8 +29,8 @@ import gguf
 from eaglecpp.lowlevel import system_info
 
 REST_SECONDS = 0.25
-"""Pause after an answer, because ggml's threads still spin (80 ms by the default of llama.cpp's `--poll`) on
-the cores that the next contestant needs.
+"""Pause after an answer, in seconds. ggml's threads still spin after an answer (80 ms by the default of
+llama.cpp's `--poll`), on the cores that the next contestant needs.
 """
 START_SECONDS = 300
 ANSWER_SECONDS = 1800
@@ -42,14 +42,14 @@ class ServerError(RuntimeError):
 
 def draft_kind(draft: Path) -> str:
     """Returns llama.cpp's `--spec-type` for a drafter, or "" for a format that llama.cpp does not read
-    (EAGLE-1, EAGLE 3.1, `dflash_ex`). Any other model counts as a small model.
+    (EAGLE-1, EAGLE 3.1, `dflash_ex`). A file of any other architecture counts as a small model that drafts.
     """
     reader = gguf.GGUFReader(draft)
     names = {tensor.name for tensor in reader.tensors}
     field = reader.get_field("general.architecture")
     architecture = str(field.contents()) if field else ""
     if any(name.endswith(".nextn.eh_proj.weight") for name in names):
-        return "draft-mtp"  # heads, in the target's own file or in another
+        return "draft-mtp"  # prediction heads, in the target's file or in another file
     if architecture == "dflash":
         return "draft-dspark" if "markov_w1.weight" in names else "draft-dflash"
     known = {"eagle": "", "eagle31": "", "dflash_ex": "", "eagle3": "draft-eagle3"}
@@ -57,8 +57,8 @@ def draft_kind(draft: Path) -> str:
 
 
 def block_size(draft: Path) -> int:
-    """Returns the number of positions of a block that llama.cpp drafts; llama.cpp's default if the file has
-    no block size.
+    """Returns the number of positions in a block that llama.cpp drafts. Returns llama.cpp's default if the
+    file has no block size.
     """
     field = gguf.GGUFReader(draft).get_field("dflash.block_size")
     return int(field.contents()) if field else 16
@@ -80,7 +80,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def our_server(target: Path, *arguments: object) -> Iterator[tuple[int, int]]:
-    """Runs `eaglecpp serve` of one file, through a link named "target"; yields the port and the process id.
+    """Runs `eaglecpp serve` of one file, through a link named "target". Yields the port and the process id.
     Raises SystemExit with the server's log if the server does not start or ends with an error.
     """
     port = free_port()
@@ -115,7 +115,7 @@ def our_server(target: Path, *arguments: object) -> Iterator[tuple[int, int]]:
 
 
 class LlamaServer:
-    """A running server; a context manager."""
+    """A running llama-server; a context manager."""
 
     def __init__(
         self,
@@ -129,13 +129,15 @@ class LlamaServer:
         n_threads: int = 2,
         extra: Sequence[str] = (),
     ) -> None:
-        """`draft` with `n_max` > 0 drafts with llama.cpp's method `kind`; otherwise target-only decoding."""
+        """draft, kind: drafter, and llama.cpp's method of drafting; n_max: maximum drafted tokens, 0 =
+        target-only decoding.
+        """
         self.port = free_port()
         self.log = Path(tempfile.mkstemp(prefix="llama-server-", suffix=".log")[1])
         command = [str(program), "-m", str(target), "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["-np", "1", "-c", str(n_ctx), "-t", str(n_threads), "-fit", "off"]
         command += ["--no-webui", "--no-context-shift"]
-        command += ["-cram", "0"]  # no prompt cache: every request is new
+        command += ["-cram", "0"]  # no prompt cache, because every prompt must be computed
         amx = system_info()["amx"]
         if amx["claimed"] and not amx["works"]:
             command.append("--no-repack")
@@ -171,7 +173,7 @@ class LlamaServer:
             return json.load(reply)
 
     def complete(self, prompt: Sequence[int], n_tokens: int, **options: Any) -> Answer:
-        """Returns a completion, greedy unless `options` (fields of `/completion`) say otherwise."""
+        """Returns a completion. options: fields of `/completion`; by default, decoding is greedy."""
         body: dict[str, Any] = {
             "prompt": list(prompt),
             "n_predict": n_tokens,
@@ -194,7 +196,9 @@ class LlamaServer:
         return Answer(reply["tokens"], reply["timings"])
 
     def complete_and_rest(self, prompt: Sequence[int], n_tokens: int, **options: Any) -> Answer:
-        """Returns a completion like `complete`, but only after the server's threads have stopped spinning."""
+        """Returns a completion as `complete` does, but only after the server's threads have stopped
+        spinning.
+        """
         answer = self.complete(prompt, n_tokens, **options)
         time.sleep(REST_SECONDS)
         return answer

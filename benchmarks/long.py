@@ -5,19 +5,19 @@
     python benchmarks/long.py --lengths 131072 --caches q8_0 --heads 1 --texts-only  # minutes, not an hour
     python benchmarks/long.py --target T.gguf --draft D.gguf --llama ...
 
-Without --target the script uses a tiny target of random weights whose positions reach all lengths, with a
-drafter that is right about half the time. Its texts, memory and shapes of curves are meaningful, but its
-times are almost only those of attention. For each cache and length a prompt is read, and answers are sampled
-with drafting and target-only.
+Without --target the script uses a tiny target of random weights, which supports all lengths, with a drafter
+that is right about half the time. Texts, memory and the shapes of curves of this target are meaningful, but
+its times are almost only times of attention. For each cache and length, a prompt is processed, and answers
+are sampled with drafting and target-only.
 
     prompt s    until the first token; x theirs: llama.cpp's time over ours (--llama)
     1, 4 rows   a batch of 1 or 4 rows after the prompt, all with logits
     round ms    of drafted decoding, tokens per round, and milliseconds of a target-only token
     predicted   caches and compute buffers as shown by `doctor`; grown: growth of the process
 
-A second table has drafts from the text: memory of the index of a text, and the mean and maximum time to add a
-token and to look up a draft. The texts are a random text, a text that repeats itself, and a single repeated
-token, which is the worst case.
+A second table is about drafts from the text. It has the memory of the index of a text, and the mean and
+maximum time to add a token and to look up a draft. The texts are a random text, a text that repeats itself,
+and a single repeated token, which is the worst case.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def predicted(engine: eaglecpp.Engine) -> int:
 
 def answered(target: Path, draft: Path | None, n: int, cache: str, n_threads: int) -> dict[str, Any]:
     """Returns one answer after a prompt of n tokens."""
-    system_info()  # libraries and devices, which every process has once
+    system_info()  # loads libraries and devices before memory is measured
     before = memory()["pss_anonymous"]
     options = {"n_ctx": n + N_ANSWER + 8, "n_threads": n_threads, "planner_cache": False}
     with eaglecpp.Engine.open(target, draft=draft, type_k=cache, type_v=cache, **options) as engine:

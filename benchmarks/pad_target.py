@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Makes a target bigger without changing its output, so that a small model costs like a real one.
+"""Makes a target bigger without changing its output, so that a small model costs as much as a large model.
 
     python benchmarks/pad_target.py SRC.gguf OUT.gguf --layers 24 --ffn 12288 [--type Q8_0 --type Q4_0]
            [--draft D.gguf --draft-out D2.gguf] [--check]
 
-Inserted decoder layers are copies of the trained layer before them with `attn_output` and `ffn_down` set to
-zero, so they add nothing to the residual stream. Wider feed-forward parts repeat their gate and up rows; the
-`ffn_down` columns of the new hidden units are zero. The source is a GGUF of a dense decoder in any type;
-blocks of quantised weights are copied bit for bit. With `--type`, which needs an F32, F16 or BF16 source,
-libllama itself quantises the padded file, to OUT with the type in its name. A drafter for the padded target
-is the original drafter with other boundary ids; `--draft` writes such a copy. Tensors are streamed, so memory
-stays at a few tensors.
+An inserted decoder layer is a copy of the trained layer before it with `attn_output` and `ffn_down` set to
+zero, so it adds nothing to the residual stream. Wider feed-forward parts repeat their gate and up rows. The
+`ffn_down` columns of the new hidden units are zero. The source is a GGUF of a dense decoder in any type.
+Blocks of quantised weights are copied bit for bit. With `--type`, which needs an F32, F16 or BF16 source,
+libllama itself quantises the padded file. The quantised file is named OUT with the type in its name. A
+drafter for the padded target is the original drafter with other boundary ids, and `--draft` writes such a
+copy. Tensors are streamed, so only a few tensors are in memory at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, Re
 from gguf.quants import quant_shape_to_byte_shape
 
 RAW_TYPES = (GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16)
-# tensors that add to the residual stream
+# These tensors add to the residual stream.
 SILENCED = re.compile(r"\.(attn_output|ffn_down)\.(weight|bias)$")
 WIDENED_ROWS = re.compile(r"\.ffn_(gate|up)\.(weight|bias)$")
 REFUSED = re.compile(r"_exps\.|ffn_gate_inp|ssm_|attn_post_norm|post_ffw_norm|attn_q_a|attn_kv_a")
@@ -48,8 +48,8 @@ class Plan:
     ffn: int
 
     def boundary(self, k: int) -> int:
-        """Returns the boundary id in the padded target for boundary id k of the source; the last id stays the
-        last.
+        """Returns the boundary id in the padded target for boundary id k of the source. The last boundary id
+        of the source becomes the last boundary id of the padded target.
         """
         places = [i for i, is_trained in enumerate(self.trained) if is_trained]
         return [*places, len(self.source)][k]
@@ -63,7 +63,9 @@ def field(reader: GGUFReader, key: str) -> Any:
 
 
 def make_plan(reader: GGUFReader, n_layers: int | None, ffn: int | None) -> Plan:
-    """Spreads the inserted layers evenly after the trained ones. Raises `SystemExit` for impossible sizes."""
+    """Returns a plan that distributes the inserted layers evenly after the trained layers. Raises
+    `SystemExit` for impossible sizes.
+    """
     architecture = field(reader, "general.architecture")
     n_trained, ffn_from = (
         field(reader, f"{architecture}.block_count"),
@@ -94,7 +96,7 @@ def padded_shape(tensor: ReaderTensor, plan: Plan) -> tuple[int, ...]:
 
 
 def padded(tensor: ReaderTensor, plan: Plan, is_trained: bool) -> np.ndarray:
-    """Returns the tensor of one padded block, as bytes. A block of zero bytes is all zeros in every type."""
+    """Returns a tensor of one padded block, as bytes. In every tensor type, zero bytes encode zeros."""
     shape = [int(n) for n in reversed(tensor.shape)]
     data = np.asarray(tensor.data).reshape(-1).view(np.uint8)
     data = data.reshape(quant_shape_to_byte_shape(shape, tensor.tensor_type))
@@ -136,8 +138,8 @@ def copy_fields(reader: GGUFReader, writer: GGUFWriter, changed: dict[str, Any])
 
 
 def write(path: Path, writer: GGUFWriter, data: Callable[[], Iterator[np.ndarray]]) -> None:
-    """Writes header and metadata, then the tensors one by one. The file has a temporary name until it is
-    complete.
+    """Writes a GGUF: header and metadata, then the tensors one by one. The file has a temporary name until it
+    is complete.
     """
     partial = path.with_name(path.name + ".part")
     writer.open_output_file(partial)
@@ -172,8 +174,8 @@ def pad(source: Path, out: Path, plan: Plan) -> None:
 
 
 def move_drafter(source: Path, out: Path, plan: Plan) -> list[int]:
-    """Copies a drafter so that it reads the same trained layers in the padded target; returns the new layer
-    ids.
+    """Copies a drafter with other layer ids, so that the copy reads the same trained layers in the padded
+    target. Returns the new layer ids.
     """
     reader = GGUFReader(source)
     architecture = field(reader, "general.architecture")
@@ -194,7 +196,7 @@ def move_drafter(source: Path, out: Path, plan: Plan) -> list[int]:
 
 
 def quantise(source: Path, out: Path, kind: str, n_threads: int) -> None:
-    """Runs libllama's own quantiser."""
+    """Quantises a GGUF with libllama's own quantiser. kind: the tensor type."""
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = int(gguf.LlamaFileType[f"MOSTLY_{kind}"])
     params.nthread, params.allow_requantize = n_threads, True
@@ -205,8 +207,8 @@ def quantise(source: Path, out: Path, kind: str, n_threads: int) -> None:
 
 
 def check(source: Path, out: Path, n_tokens: int = 64) -> None:
-    """Compares greedy tokens of source and padded file after a prompt of mixed tokens. Raises `SystemExit` if
-    they differ.
+    """Compares the greedy tokens of the source and of the padded file after a prompt of mixed tokens. Raises
+    `SystemExit` if the tokens differ.
     """
     import eaglecpp
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Simulates the planner's choices and speed-ups on other machines, with the simulator of the planner's tests,
-published costs per token and published tokens per round.
+"""Simulates the planner's choices and speed-ups on other machines. Uses the simulator of the planner's tests,
+published costs per token, and published tokens per round.
 
     python benchmarks/planner_curves.py [--first-answers]
 
@@ -71,7 +71,9 @@ def main() -> None:
 
 
 def first_answers(cases: list[dict[str, str]]) -> Iterator[list[str]]:
-    """Yields rows of the table of first answers, with results on chats and on code side by side."""
+    """Yields rows of the table of first answers. A row has the results on chats next to the results on
+    code.
+    """
     for chat, code in zip(cases[::2], cases[1::2], strict=True):
         columns = ("first", "second", "third", "later", "lowest first")
         rounds = (int(c["before"]) + 1 if float(c["later"]) > 1 else "none" for c in (chat, code))

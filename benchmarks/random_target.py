@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Makes targets of random weights, to time types and graphs for which there is no small trained model.
+"""Makes targets of random weights, to time tensor types and graphs for which there is no small trained model.
 
     python benchmarks/random_target.py SRC.gguf OUT_FOLDER IQ2_XXS IQ3_S ... [--family gemma] [--width 2048]
            [--layers 12]
@@ -26,12 +26,12 @@ HEAD = 64
 
 
 def matrix(shape: tuple[int, int], kind: GGMLQuantizationType) -> np.ndarray:
-    """Returns a matrix as bytes, slowest axis first."""
+    """Returns a random matrix in a tensor type, as bytes. shape: slowest axis first."""
     path = next((Path(llama_cpp.__file__).parent / "lib").glob("libggml-base.*"))
     quantize = ctypes.CDLL(str(path)).ggml_quantize_chunk
     quantize.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3, ctypes.c_void_p]
     rows = np.random.default_rng(1).normal(0.0, 0.02, (N_ROWS, shape[1])).astype(np.float32)
-    importance = np.ones(shape[1], np.float32)  # some types cannot be written without
+    importance = np.ones(shape[1], np.float32)  # some types cannot be written without an importance matrix
     data = np.zeros(quant_shape_to_byte_shape(rows.shape, kind), np.uint8)
     quantize(kind, rows.ctypes.data, data.ctypes.data, 0, N_ROWS, shape[1], importance.ctypes.data)
     return np.resize(data, (shape[0], data.shape[1]))

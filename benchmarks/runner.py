@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Asks several contestants questions in turns, and adds up the results by category.
 
-Speed is the first contestant's time per token over another contestant's, for the whole conversation of a
-question. The speed of a category is the geometric mean over its questions, with a 95 % interval of the mean
-(normal in the logarithm). Acceptance is counted over rounds. Prints only progress.
+The speed of a contestant is the first contestant's time per token, divided by this contestant's time per
+token, for the whole conversation of a question. The speed in a category is the geometric mean over the
+category's questions, with a 95 % interval of the mean (normal in the logarithm). Acceptance is counted over
+rounds. The module prints only progress.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from eaglecpp.errors import ContextFullError
 from eaglecpp.results import Timings
 
 _LEAST_TOKENS = 8
-"""Minimum tokens of an answer that counts for speeds."""
+"""Minimum tokens of an answer; shorter answers do not count for speeds."""
 
 
 @dataclass
 class Cell:
-    """Results of one contestant on the questions of one category. timings: the sum over its answers; ratios:
-    speed over the first contestant, one value per question.
+    """Results of one contestant on the questions of one category. timings: sum over the contestant's answers;
+    ratios: speed relative to the first contestant, one value per question.
     """
 
     n_questions: int = 0
@@ -40,7 +41,9 @@ class Cell:
 
     @property
     def speed(self) -> tuple[float, float, float] | None:
-        """Returns the geometric mean of `ratios` and the bounds of its interval, or None without ratios."""
+        """Returns the geometric mean of `ratios` and the bounds of the mean's 95 % interval; None without
+        ratios.
+        """
         if not self.ratios:
             return None
         logs = [math.log(ratio) for ratio in self.ratios]
@@ -77,7 +80,7 @@ class Results:
         return list(dict.fromkeys(category for category, _ in self.cells))
 
     def of(self, category: str, name: str) -> Cell:
-        """Returns the cell of one contestant and category; category "all" combines all categories."""
+        """Returns the results of one contestant in a category. The category "all" combines all categories."""
         if category != "all":
             return self.cells[category, name]
         total = Cell()
@@ -87,7 +90,9 @@ class Results:
         return total
 
     def over(self, name: str, other: str, category: str = "all") -> list[float]:
-        """Returns the speed of one contestant over another contestant, one value per question."""
+        """Returns the speed of the contestant `name` relative to the contestant `other`, one value per
+        question.
+        """
         mine, theirs = self.of(category, name).ratios, self.of(category, other).ratios
         return [a / b for a, b in zip(mine, theirs, strict=True)]
 
@@ -108,8 +113,8 @@ class Contestant:
 
 
 def ours(engine: Engine, strategy: str, name: str = "") -> Contestant:
-    """Returns an engine with a strategy as a contestant. A model without a chat template continues the text
-    of the first turn.
+    """Returns a contestant that answers with an engine and a strategy. A model without a chat template
+    continues the text of the first turn.
     """
 
     def ask(question: Question, options: dict[str, Any]) -> Cell:
@@ -130,7 +135,7 @@ def ours(engine: Engine, strategy: str, name: str = "") -> Contestant:
 
 
 def llama_server(server: LlamaServer, engine: Engine, name: str) -> Contestant:
-    """Returns llama.cpp's server as a contestant; it gets the token ids of our prompts."""
+    """Returns llama.cpp's server as a contestant. The server gets the token ids of eaglecpp's prompts."""
 
     def ask(question: Question, options: dict[str, Any]) -> Cell:
         cell, messages = Cell(1), question.opening
@@ -151,7 +156,7 @@ def llama_server(server: LlamaServer, engine: Engine, name: str) -> Contestant:
 
 
 def chat_server(server: ChatServer, name: str) -> Contestant:
-    """Returns an OpenAI-compatible server as a contestant; it applies its own chat template."""
+    """Returns an OpenAI-compatible server as a contestant. The server applies its own chat template."""
 
     def ask(question: Question, options: dict[str, Any]) -> Cell:
         cell, messages = Cell(1), question.opening
@@ -167,7 +172,7 @@ def chat_server(server: ChatServer, name: str) -> Contestant:
 
 
 def _of_server(n: int, ms: float, n_accepted: int) -> Timings:
-    """Returns timings from a server's counts: every token that is not an accepted draft took a round."""
+    """Returns timings from a server's counts. Every token that is not an accepted draft counts as a round."""
     rounds = n - n_accepted if n_accepted else 0
     return Timings(predicted_n=n, predicted_ms=ms, rounds=rounds, draft_n_accepted=n_accepted)
 
@@ -182,9 +187,9 @@ def run(
     seconds: float = math.inf,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Results:
-    """Asks until all questions are answered or `seconds` are over. A question counts if every contestant has
-    answered it; after Ctrl+C the run returns these questions. n_tokens: maximum tokens of an answer to a
-    question without its own limits.
+    """Asks questions until all are answered or `seconds` are over. A question counts if every contestant has
+    answered it. After Ctrl+C, returns the results of the questions that count. n_tokens: maximum tokens of an
+    answer to a question without its own limits.
     """
     results = Results(tuple(one.name for one in contestants))
     options = {"temperature": temperature, "seed": seed, "max_tokens": n_tokens}
@@ -221,8 +226,8 @@ def _count(results: Results, category: str, found: dict[str, Cell]) -> None:
 
 
 def _order(contestants: Sequence[Contestant], number: int) -> tuple[Contestant, ...]:
-    """Returns the contestants in rotated order: each contestant is first equally often, and its predecessor
-    varies.
+    """Returns the contestants in the order for a question. The order rotates, so that each contestant is
+    first equally often, and the predecessor of each contestant varies.
     """
     at = number // 2 % len(contestants)
     order = (*contestants[at:], *contestants[:at])
@@ -239,9 +244,9 @@ def until_loops(
     seed: int = 1,
     answers: list[Sequence[int]] | None = None,
 ) -> Iterator[Question]:
-    """Returns the questions with limits for their answers: `n_tokens`, or fewer if the target begins to
-    repeat itself. A small model may repeat one sentence endlessly, and drafts of this sentence are always
-    right. answers: receives the tokens of the answers.
+    """Returns the questions with limits for their answers. A limit is `n_tokens`, or less if the target
+    begins to repeat itself. The limits are needed because a small model may repeat one sentence endlessly,
+    and drafts of this sentence are always right. answers: list to which the tokens of the answers are added.
     """
     options: dict[str, Any] = {"strategy": strategy, "temperature": temperature, "seed": seed}
     for question in asked:

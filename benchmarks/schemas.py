@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Runs JSONSchemaBench's schemas with eaglecpp and with llama-server, and reports which schemas compile,
-which answers are valid, and how fast they are. The three take turns to be first.
+"""Runs JSONSchemaBench's schemas with eaglecpp and with llama-server. Reports which schemas compile, which
+answers are valid, and how fast the answers are. Each contestant is first in turn.
 
 python benchmarks/schemas.py TARGET --schemas FOLDER --llama-server PATH [--draft DRAFT]
 
 FOLDER: `data` of github.com/guidance-ai/jsonschemabench, one folder for each category (also on the Hub:
-datasets/epfl-dlab/JSONSchemaBench). Needs `pip install jsonschema`. Each schema is in its prompt.
+datasets/epfl-dlab/JSONSchemaBench). Needs `pip install jsonschema`. The prompt of an answer contains the
+schema.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import eaglecpp.errors
 from eaglecpp.lowlevel import system_info
 
 ASK = "Write one JSON value, short and complete, that follows this schema: "
-CAP, LONGEST = 256, 1500  # tokens of an answer, characters of a schema in a prompt
+CAP, LONGEST = 256, 1500  # maximum tokens of an answer, maximum characters of a schema in a prompt
 
 
 def judged(schema: Any, text: str, n: int) -> str:

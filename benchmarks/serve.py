@@ -7,17 +7,18 @@
 
 All users ask for one streamed completion of fixed length at the same time. For each number of users the
 script prints total tokens per second, two ratios of the slowest user's speed, the time to the first token
-(median and 95th percentile), and our numbers over llama-server's. The first ratio is over the mean speed of
-our users; it falls if drafting helps some users more than others. The second ratio is over a user's mean
-speed under llama-server's target-only decoding; it falls only if some users become slower. Prompts are token
-ids, different for every user and every turn, so that no cache holds them. Both servers may share a common
-system prompt, unless --no-cache is given. llama-server decodes target-only with as many slots as users
-(`-np`, `-cb`); --their-draft also runs its own drafting with each of --depths, and the best depth counts.
+(median and 95th percentile), and the ratios of our numbers to llama-server's. The first ratio compares the
+slowest user's speed with the mean speed of our users. This ratio falls if drafting helps some users more than
+others. The second ratio compares the slowest user's speed with a user's mean speed under llama-server's
+target-only decoding. This ratio falls only if some users become slower. Prompts are token ids, different for
+every user and every turn, so that no cache contains them. Both servers may share a common system prompt,
+unless --no-cache is given. llama-server decodes target-only with as many slots as users (`-np`, `-cb`).
+--their-draft also runs llama-server's own drafting with each of --depths, and the best depth counts.
 
-Runs with the same --json file add up, so that the machine need not stay quiet for all runs at once. A
-measurement with the same target, users, prompt length and temperature replaces the earlier measurement.
---report prints all measurements, and draws total speed over llama-server's target-only decoding, with
-published results of others as dashed lines.
+Runs with the same --json file add their measurements to this file, so that the machine need not stay quiet
+for all runs at once. A measurement with the same target, users, prompt length and temperature replaces the
+earlier measurement. --report prints all measurements. It also draws total speed relative to llama-server's
+target-only decoding, with published results of others as dashed lines.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from llama_server import LlamaServer, our_server
 import eaglecpp
 
 SECONDS = 600
-N_WIDE = 3  # panels side by side
+N_WIDE = 3  # number of panels next to each other
 N_WARM = 8  # tokens of the warm-up turn
 OURS, PLAIN, DRAFTS = "eaglecpp", "llama-server", "llama-server, drafts"
 PUBLISHED = {
@@ -48,13 +49,13 @@ PUBLISHED = {
     "MiniMax-M3, EAGLE 3.1, ATOM": ([4, 8, 16, 32], [1.63, 1.43, 1.42, 1.23]),
     "Qwen3-14B, EAGLE-3, TensorRT-LLM": ([1, 4, 16], [2.05, 2.06, 1.66]),
 }
-"""Published results: numbers of users, and speed over the same server's target-only batching."""
+"""Published results: numbers of users, and speed relative to target-only decoding of the same server."""
 
 
 @dataclass(frozen=True)
 class Run:
     """Result of parallel users. tokens_s: tokens per second of all users together; least: the slowest user's
-    speed over the mean speed; least_tokens_s: the slowest user's tokens per second.
+    speed, divided by the mean speed; least_tokens_s: the slowest user's tokens per second.
     """
 
     tokens_s: float
@@ -68,8 +69,8 @@ class Run:
 async def one_user(
     port: int, prompt: Sequence[int], n_tokens: int, temperature: float, cache: bool
 ) -> tuple[float, float, int, int]:
-    """Asks over a plain socket; returns the times of the first and the last token, the number of tokens, and
-    the number of accepted drafts.
+    """Sends a request as one user, over a socket. Returns the times of the first and the last token, the
+    number of tokens, and the number of accepted drafts.
     """
     body = json.dumps({
         "model": "target", "prompt": list(prompt), "max_tokens": n_tokens, "n_predict": n_tokens,
@@ -193,7 +194,7 @@ def main() -> None:
 
 
 def measure(args: argparse.Namespace, n_users: int) -> list[dict[str, Any]]:
-    """Measures all servers in turns; returns a row for each server."""
+    """Measures all servers in turns. Returns a row of results for each server."""
     prompts = make_prompts(args, n_users)
     kinds = {OURS: ours(args, n_users), PLAIN: theirs(args, n_users)}
     if args.their_draft:
@@ -205,7 +206,7 @@ def measure(args: argparse.Namespace, n_users: int) -> list[dict[str, Any]]:
         ports = {name: stack.enter_context(kind) for name, kind in kinds.items()}
         for turn in range(args.turns + 1):  # the first turn is a warm-up
             for name, port in ports.items():
-                # prompts that no cache holds yet
+                # These prompts are not in any cache yet.
                 fresh = [[*ids[:1], 200 + turn, *ids[1:]] for ids in prompts]
                 n_tokens = args.tokens if turn else min(args.tokens, N_WARM)
                 run = asyncio.run(ask_together(port, fresh, n_tokens, args.temperature, not args.no_cache))
@@ -230,7 +231,7 @@ def measure(args: argparse.Namespace, n_users: int) -> list[dict[str, Any]]:
 
 
 def add(args: argparse.Namespace, found: Sequence[dict[str, Any]]) -> None:
-    """Adds rows to the file; they replace earlier rows of the same measurement."""
+    """Adds rows to the --json file. A row replaces an earlier row of the same measurement."""
     models = {"target": args.target} | ({"draft": args.draft} if args.draft else {})
     result = facts(models, threads=args.threads, turns=args.turns, depths=args.depths)
     if args.json.exists():
@@ -250,9 +251,7 @@ def print_runs(runs: Sequence[dict[str, Any]]) -> None:
     by_key = {key_of(row): row for row in runs}
 
     def of(row: dict[str, Any], name: str) -> dict[str, Any]:
-        """Returns the row of another server for the same measurement, or an empty one for the
-        server itself.
-        """
+        """Returns the row of another server for the same measurement; an empty row for the server itself."""
         return by_key.get((*key_of(row)[:-1], name), {}) if name != row["server"] else {}
 
     def over(row: dict[str, Any], name: str, field: str) -> str:
@@ -298,8 +297,8 @@ def print_runs(runs: Sequence[dict[str, Any]]) -> None:
 
 
 def draw(path: Path, runs: Sequence[dict[str, Any]]) -> None:
-    """Draws total speed over llama-server's target-only decoding by users, a panel for each target and
-    temperature.
+    """Draws total speed relative to llama-server's target-only decoding, by number of users. There is a panel
+    for each target and temperature.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise SystemExit("no picture: matplotlib is not installed")

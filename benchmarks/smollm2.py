@@ -75,7 +75,7 @@ def main() -> None:
         warn_if_busy()
     for i, part in enumerate(args.measure):
         print(f"\n## {part}\n", flush=True)
-        # a part's share of the remaining time
+        # The remaining time is divided equally among the remaining parts.
         left = (until - time.monotonic()) / (len(args.measure) - i)
         result[part] = MEASURES[part](args, sets, max(left, 1.0))
     write_json(args.json, result)
@@ -132,13 +132,16 @@ def measure_length(args: argparse.Namespace, sets: Sets, seconds: float) -> dict
 
 
 def slots(draft: Path) -> int:
-    """Returns the length of a drafter's chains: the number of positions of its block, or five."""
+    """Returns the length of a drafter's chains: the number of positions in its block, or five if it has no
+    block.
+    """
     return int(DraftFile(str(draft)).info["n_parallel"]) or 5
 
 
 def coverage(answers: Sequence[Sequence[int]], known: set[int], width: int) -> tuple[float, int, int]:
-    """Returns tokens per round if all tokens in the draft vocabulary were drafted correctly, the number of
-    these tokens in the answers, and the number of all tokens.
+    """Returns the tokens per round that the answers would have if every token of the draft vocabulary was
+    drafted correctly. Also returns the number of tokens of the draft vocabulary in the answers, and the
+    number of all tokens in the answers.
     """
     rounds = n_known = n_all = 0
     for tokens in answers:
@@ -159,7 +162,7 @@ def over_seeds(
     seconds: float,
     answers: list[Sequence[int]],
 ) -> Results:
-    """Runs all seeds. answers: receives the tokens of the answers."""
+    """Asks the questions with all seeds. answers: list to which the tokens of the answers are added."""
     seeds = range(SEED, SEED + args.seeds) if temperature > 0 else (SEED,)
     runs = []
     for seed in seeds:
@@ -183,7 +186,7 @@ def measure_speed(args: argparse.Namespace, sets: Sets, seconds: float) -> dict[
     if args.llama_server is None:
         raise SystemExit("speed: --llama-server is needed: speeds are over llama.cpp's own decoding")
     files = [(path, args.draft) for path in (args.target, *args.speed_target)] + args.padded
-    # one question of each set after another
+    # The sets take turns, with one question each.
     mixed = [one for row in itertools.zip_longest(*sets.values()) for one in row if one is not None]
     share = seconds / (len(files) * len(args.temperatures))
     found: dict[str, Any] = {}
@@ -196,7 +199,8 @@ def measure_speed(args: argparse.Namespace, sets: Sets, seconds: float) -> dict[
             contestants = [ours(engine, "off", TARGET_ONLY), ours(engine, "auto"), server]
             for temperature in args.temperatures:
                 sampling = {"temperature": temperature, "n_tokens": args.n_tokens, "seed": SEED}
-                # target-only decoding teaches the planner nothing about these answers
+                # Target-only decoding is used here, because it teaches the planner nothing about these
+                # answers.
                 limited = until_loops(engine, mixed, "off", **sampling)
                 results = run(limited, contestants, seconds=share, **sampling)
                 print(f"\n{path.name}, temperature {temperature:g}\n\n{summary(results)}", flush=True)

@@ -3,14 +3,14 @@
 
     python benchmarks/soak.py --target T.gguf --draft D.gguf --minutes 60
 
-Clients of every kind run at once: conversations of several turns, more of them than slots; questions in all
-APIs, sampled with a seed, with a schema, about images; texts to embed; clients that leave during or before an
+Clients of every kind run at once: more conversations of several turns than slots; questions in all APIs,
+sampled with a seed, with a schema, about images; texts to embed; clients that disconnect before or during an
 answer; bodies that are not JSON, not objects, of wrong types or too long; invalid images; prompts longer than
 the context; unknown paths; requests of other sites' pages. --mmproj names the projector for images; without
-it, a projector with random weights is used. The idle server answers each question first; under load, every
-exact answer must be the same. Prints requests by kind and their endings, wrong answers, memory, threads and
-open files of the server over time, and whether the server is idle at the end. Runs on Linux only, because it
-reads /proc, and uses the tests' sources.
+it, a projector with random weights is used. First, the idle server answers each question. Under load, every
+exact answer must be the same as the idle server's answer. Prints requests by kind and their endings, wrong
+answers, memory, threads and open files of the server over time, and whether the server is idle at the end.
+Runs on Linux only, because it reads /proc, and uses the tests' sources.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ QUESTIONS = (
 )
 PICTURES = tuple(base64.b64encode(make_image(i)).decode() for i in range(4))
 SAME = 0.9999
-"""Minimum cosine of two vectors of one text. They differ because sums are rounded differently in batches of
-other sizes.
+"""Minimum cosine of two vectors of the same text. The vectors may differ, because sums are rounded
+differently in batches of other sizes.
 """
 SCHEMA = {"type": "object", "properties": {"n": {"enum": [1, 2, 3]}}, "required": ["n"]}
 
@@ -163,8 +163,8 @@ class Clients:
             self.tally.note_wrong(f"schema: {payload['response']!r}")
 
     def image(self, rng: random.Random) -> None:
-        """Asks about one of a few known images, so that answers can be compared, or about three new images,
-        so that known images are evicted.
+        """Asks about images. One of a few known images is used to compare answers, or three new images are
+        used to evict known images.
         """
         number, is_new = rng.randrange(len(PICTURES)), rng.random() < 0.3
         pictures = [PICTURES[number]]
@@ -200,7 +200,9 @@ class Clients:
                 self.tally.note_wrong(f"embedding of {text!r}: cosine {cosine}")
 
     def conversation(self, rng: random.Random) -> None:
-        """Holds a conversation of three turns; other clients use its slot between the turns."""
+        """Holds a conversation of three turns. Between the turns, other clients use the conversation's
+        slot.
+        """
         number, messages = rng.randrange(len(QUESTIONS)), []
         for turn in range(3):
             messages.append({"role": "user", "content": QUESTIONS[(number + turn) % len(QUESTIONS)]})
@@ -240,7 +242,7 @@ class Clients:
         ])  # fmt: skip
         paths = ["/api/chat", "/v1/chat/completions", "/v1/responses", "/v1/messages"]
         path = rng.choice(paths if b"messages" in body else [*paths, "/api/generate"])
-        # OpenAI's API has no such field and ignores it
+        # OpenAI's API has no field `format` and ignores it.
         self.expect(path, body, range(400, 500), or_ok=b'"format"' in body)
 
     def bad_image(self, rng: random.Random) -> None:
@@ -297,8 +299,8 @@ def client(clients: Clients, seed: int, until: float) -> None:
 
 
 def usage(pid: int) -> dict[str, int]:
-    """Returns MiB, threads and open files of a process, and MiB of its child processes (one child reads
-    images).
+    """Returns MiB of memory, threads and open files of a process, and MiB of memory of its child processes
+    (one child process reads images).
     """
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     payload = {

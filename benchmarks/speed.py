@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Measures decoding speed on chats, contestants in turns: target-only, `auto`, fixed strategies, llama.cpp.
+"""Measures decoding speed on chats. Contestants take turns: target-only, `auto`, fixed strategies, llama.cpp.
 
     python benchmarks/speed.py TARGET.gguf [--draft D.gguf]... [--questions SET-OR-FILE] [--strategy S]...
            [--llama-server PATH [--n-max 3,7]] [--server URL] [--useless] [--text] [--temperature 0,0.8]
@@ -19,10 +19,10 @@ hf.co/datasets/nvidia/SPEED-Bench:qualitative. Every question is asked of every 
 `--useless` shuffles the output rows of the drafters, so that each draft is wrong; `auto` must stay as fast as
 target-only decoding. An answer ends where the target begins to repeat itself. *length*: tokens per round. *by
 depth*: the share of accepted drafts at depth 1, 2, ..., among drafts whose predecessor was accepted. *speed*:
-geometric mean over questions, over our target-only decoding with a 95 % interval, and over llama.cpp's
-target-only decoding with the lowest value. All contestants stay loaded. `auto` has a separate engine, because
-fixed strategies would teach its planner their costs. The categories take turns, so a run that ends early has
-seen all categories.
+the geometric mean over questions of two ratios. The ratio to our target-only decoding has a 95 % interval.
+The ratio to llama.cpp's target-only decoding has the lowest value. All contestants stay loaded. `auto` has a
+separate engine, because fixed strategies would teach its planner their costs. The categories take turns, so a
+run that ends early has seen all categories.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def main() -> None:
 def line_up(
     args: argparse.Namespace, stack: contextlib.ExitStack, drafters: dict[str, Path], plain: eaglecpp.Engine
 ) -> Iterator[Contestant]:
-    """Yields all contestants except the first, with their models loaded; `stack` closes them."""
+    """Yields all contestants except the first, with their models loaded. stack: closes the contestants at its
+    end.
+    """
     for name, draft in drafters.items():
         yield ours(opened(args, stack, draft), "auto", f"auto, {name}")
         if args.strategy:
@@ -110,8 +112,8 @@ def line_up(
 
 
 def their_drafting(args: argparse.Namespace, drafters: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    """Returns arguments of llama-server by contestant's name, for each drafting method of llama.cpp. A block
-    drafter also drafts as many tokens as its block has positions.
+    """Returns arguments for llama-server by contestant's name, for each drafting method of llama.cpp. A block
+    drafter is also measured with as many drafted tokens as its block has positions.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, draft in drafters.items():
@@ -139,7 +141,7 @@ def shuffled(draft: Path, folder: Path) -> Path:
     data = bytearray(draft.read_bytes())
     tensor = next(t for t in gguf.GGUFReader(draft).tensors if t.name == "output.weight")
     begin, size = int(tensor.data_offset), int(tensor.n_bytes)
-    # quantised rows are whole bytes
+    # A quantised row is a whole number of bytes.
     matrix = np.frombuffer(data, np.uint8, size, begin).reshape(int(tensor.shape[1]), -1)
     data[begin : begin + size] = matrix[np.random.default_rng(1).permutation(len(matrix))].tobytes()
     out = folder / draft.name
@@ -148,7 +150,7 @@ def shuffled(draft: Path, folder: Path) -> Path:
 
 
 def summary(found: Results) -> str:
-    """Returns the table by category and contestant."""
+    """Returns the results as a Markdown table by category and contestant."""
     head = ["category", "contestant", "questions", "tokens/s", "length", "by depth", "speed", "95 %"]
     has_llama = LLAMA in found.names
     rows = []

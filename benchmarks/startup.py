@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Measures the time from process start to the first byte written of `eaglecpp run smollm2 "..."`.
+"""Measures the time from the start of `eaglecpp run smollm2 "..."` to the first byte that it writes.
 
 Three lower bounds are measured in turns with `run`: `python -c "import llama_cpp"`, a Python that does
 nothing, and `eaglecpp --version`. The first round fills the page cache and is not counted. With a large
@@ -49,7 +49,9 @@ def to_end(command: Sequence[str]) -> float:
 
 
 def measure(run: Sequence[str], repeats: int) -> dict[str, list[float]]:
-    """Returns the times of all four commands, measured in turns; the first round warms up caches."""
+    """Returns the times of all four commands, measured in turns. The first round fills the page cache and is
+    not counted.
+    """
     python = sys.executable
     times: dict[str, list[float]] = {"run": [], "import llama_cpp": [], "python": [], "--version": []}
     for repeat in range(repeats + 1):
@@ -66,7 +68,9 @@ def measure(run: Sequence[str], repeats: int) -> dict[str, list[float]]:
 
 
 def chosen(target: Path | None, draft: Path | None) -> tuple[list[str], dict[str, Path]]:
-    """Returns arguments of `run` that name the model, and its files. Raises `SystemExit` without smollm2."""
+    """Returns the arguments of `eaglecpp run` for the model, and the model's files. Raises `SystemExit` if
+    smollm2 is missing.
+    """
     if target is None:
         from eaglecpp.errors import ModelNotFoundError
         from eaglecpp.opening.find import find_target

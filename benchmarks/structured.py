@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Measures tokens per round and speed-up by drafting for records whose form a JSON schema fixes.
+"""Measures tokens per round and the speed-up of drafting for records whose form is given by a JSON schema.
 
     python benchmarks/structured.py TARGET [--draft DRAFT] [--law N]
 
-The printed bound assumes that forced tokens cost nothing and other tokens as many rounds as with
-`text_drafts="off"`. `--law N` compares N answers by random schemas with target-only answers; `-n` is then the
-seed.
+The printed bound assumes that forced tokens cost nothing, and that other tokens take as many rounds as with
+`text_drafts="off"`. `--law N` compares N answers to random schemas with target-only answers. With `--law`,
+`-n` is the seed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def schema_of(name: str) -> dict[str, Any]:
 
 
 def answers(session: Session, name: str, temperature: float, strategy: str, n: int) -> list[Completion]:
-    """Returns the completions of n seeds, after a warm-up answer."""
+    """Returns completions with n different seeds, after a warm-up answer."""
     messages = [{"role": "user", "content": ASK + json.dumps(RECORDS[name])}]
     options: dict[str, Any] = {
         "json_schema": schema_of(name), "temperature": temperature, "strategy": strategy, "max_tokens": 200,
@@ -68,8 +68,8 @@ def answers(session: Session, name: str, temperature: float, strategy: str, n: i
 
 
 def forced(engine: Engine, name: str, tokens: list[int]) -> list[bool]:
-    """Returns for each token of an answer whether the schema allows only that token's text. The last token is
-    never forced, because each round draws one.
+    """Returns for each token of an answer whether the schema allows only this token's text. The last token is
+    never forced, because each round draws a token.
     """
     matcher = LLMatcher(LLTokenizer("byte"), str(resolve_grammar(json_schema=schema_of(name))))
     out = []
@@ -82,7 +82,7 @@ def forced(engine: Engine, name: str, tokens: list[int]) -> list[bool]:
 
 def n_drawn(engine: Engine, name: str, made: list[Completion]) -> tuple[int, int]:
     """Returns the number of tokens that are not forced, and how many of these tokens were not accepted
-    drafts. The first token comes with the prompt.
+    drafts. The first token of an answer is not counted, because it comes with the prompt.
     """
     each = []
     for one in made:
@@ -92,7 +92,7 @@ def n_drawn(engine: Engine, name: str, made: list[Completion]) -> tuple[int, int
 
 
 def compare(name: str, temperature: float, drafts: Session, plain: Session, engine: Engine, n: int) -> str:
-    """Returns one row of the table. plain: an engine that drafts no forced text."""
+    """Returns one row of the table. plain: session of an engine that drafts no forced text."""
     target_only = answers(drafts, name, temperature, "off", n)
     drafted, unforced = (answers(one, name, temperature, "auto", n) for one in (drafts, plain))
     assert [one.tokens for one in target_only] == [one.tokens for one in drafted]

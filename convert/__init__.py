@@ -4,8 +4,8 @@
     from eaglecpp.convert import convert_checkpoint
     report = convert_checkpoint("checkpoint_dir", target="target.gguf", out="draft.gguf", type="Q8_0")
 
-A leaf package: it imports nothing else from eaglecpp and needs no compiled extension.
-Errors are subclasses of `errors.EagleError`. docs/gguf-format.md describes the files.
+This package imports no other module of eaglecpp and needs no compiled extension. Its errors are subclasses of
+`errors.EagleError`. docs/gguf-format.md describes the files that it writes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Builds the `BlockSpec` of a block drafter from its flattened config and its tensors.
 
-Layers are Qwen3's (or Gemma 4's), but the keys and values of the text are computed from the target's
-features, and the rows of one block give the drafts (z-lab/dflash, deepseek-ai/DeepSpec; vLLM:
-model_executor/models/qwen3_dflash.py, qwen3_dflash2.py, qwen3_dspark.py).
+A block drafter has Qwen3's (or Gemma 4's) layers. Unlike in Qwen3, the keys and values of the text are
+computed from the target's features, and each row of a block gives a draft (z-lab/dflash,
+deepseek-ai/DeepSpec; vLLM: model_executor/models/qwen3_dflash.py, qwen3_dflash2.py, qwen3_dspark.py).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ SELECTOR = "candidate_selector.hidden_projection.weight"
 SINKS = ".self_attn.sinks"
 GATE = ".self_attn.g_proj.weight"
 CAUSAL = ("is_causal", "causal", "dflash_query_causal")
-"""Keys that set for all layers whether a row attends only to earlier rows of its block."""
+"""Config keys that set causal attention for all layers: each row of a block attends only to earlier rows."""
 _MOST, _MOST_CANDIDATES = 64, 1024
-"""Limits of the engine (native/draft/draft_file.cpp)."""
+"""Maximum block size and number of candidates that the engine supports (native/draft/draft_file.cpp)."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -41,8 +41,8 @@ def parse_block(
 ) -> BlockSpec:
     """Returns the `BlockSpec` of a drafter's flattened config. Raises ConfigError, UnsupportedError.
 
-    sliding: True for layers with a sliding window; config: the flattened config; the dialect has added
-    `anchor_first`
+    config: the flattened config, to which the dialect has added `anchor_first`; sliding: for each layer, True
+        if it has a sliding window
     """
     size = integer(config, "block_size")
     anchor_first = flag(config, "anchor_first")
@@ -104,9 +104,9 @@ def _mask_token(config: Mapping[str, Any], vocab: int) -> int:
 
 
 def _causal(config: Mapping[str, Any], sliding: Sequence[bool]) -> tuple[bool, ...]:
-    """Returns True for each layer with causal attention. If the config has no key for all layers, layers with
-    a sliding window are causal, as in z-lab's code, SpecForge and vLLM. The key sliding_window_non_causal of
-    speculators turns this off.
+    """Returns for each layer True if its attention is causal. If the config has no key for all layers
+    (`CAUSAL`), layers with a sliding window are causal, as in z-lab's code, SpecForge and vLLM. With the key
+    sliding_window_non_causal of speculators, these layers are not causal.
     """
     for key in CAUSAL:
         if config.get(key) is not None:
@@ -115,7 +115,9 @@ def _causal(config: Mapping[str, Any], sliding: Sequence[bool]) -> tuple[bool, .
 
 
 def _rank(config: Mapping[str, Any], shapes: Shapes) -> int:
-    """Returns the rank of the Markov head; 0 = no head. Some configs state the 0."""
+    """Returns the rank of the Markov head; 0 = no head. Raises ConfigError if the config states another
+    rank.
+    """
     rank = (shapes.get(MARKOV) or (0, 0))[-1]
     for key in ("markov_rank", "dspark_markov_rank"):
         stated = config.get(key)
@@ -125,7 +127,7 @@ def _rank(config: Mapping[str, Any], shapes: Shapes) -> int:
 
 
 def _agree(config: Mapping[str, Any], key: str, has: bool, tensor: str) -> None:
-    """Raises ConfigError if a key of the config contradicts the presence of its tensors."""
+    """Raises ConfigError if a switch in the config is on without its tensors, or off with its tensors."""
     if config.get(key) is not None and flag(config, key) != has:
         raise ConfigError(
             f"config.json: {key} is {not has}, but the checkpoint has {'a' if has else 'no'} tensor {tensor}"
@@ -133,7 +135,9 @@ def _agree(config: Mapping[str, Any], key: str, has: bool, tensor: str) -> None:
 
 
 def with_markov_part(sources: Mapping[str, TensorSource], hidden: int) -> dict[str, TensorSource]:
-    """Pads a confidence head that reads only the state: its weights for the Markov row become zeros."""
+    """Pads a confidence head that reads only the state. Its weights for the row of the Markov head become
+    zeros.
+    """
     head, markov = sources.get(CONFIDENCE), sources.get(MARKOV)
     if head is None or markov is None or head.shape != (1, hidden):
         return dict(sources)
@@ -146,8 +150,8 @@ def with_markov_part(sources: Mapping[str, TensorSource], hidden: int) -> dict[s
 
 
 def default_layers(n_target: int, n_layers: int) -> list[int]:
-    """Returns the default layers of z-lab and SpecForge, as ids of the target's blocks whose outputs the
-    drafter reads.
+    """Returns the default layer ids of z-lab and SpecForge. An id is the number of the target's block whose
+    output the drafter reads.
     """
     if n_target < 5:
         raise TensorError(f"config.json: num_target_layers: expected at least 5, found {n_target}")

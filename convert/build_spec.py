@@ -2,8 +2,9 @@
 """Builds a DraftSpec from a flat draft config, the tensors' shapes and the target.
 
 Sizes come from the config and are later checked against every tensor (`mapping.check_tensors`). The number of
-layers, biases, q/k norms and aux features are counted from the tensors, because published configs get them
-wrong. Flags that contradict tensors are errors, because either choice could silently change the arithmetic.
+layers, biases, q/k norms and aux features come from the tensors, because published configs state them
+wrongly. A flag that contradicts the tensors is an error, because following either of them could silently
+change the arithmetic.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ _TABLES = (
     "markov_head.markov_w2.weight", "candidate_selector.predecessor_codebook",
     "candidate_selector.successor_codebook",
 )  # fmt: skip
-"""Tensors with a row per token."""
+"""Tensors with a row for each token of the vocabulary."""
 _MAX_RATES = 16
-"""Maximum depths of recorded acceptance rates."""
-# most padding rows of a vocabulary; vocabularies of different model families differ by more
+"""Maximum number of depths with a recorded acceptance rate."""
+# Maximum number of padding rows in a vocabulary. Vocabularies of different model families differ by more
+# rows.
 _MAX_PADDING = 128
 _IDS = "eagle_aux_hidden_state_layer_ids"
 _OF_BLOCKS = {"slots", "block_size", "partial_rotary", "head"}
@@ -55,8 +57,8 @@ _OF_BLOCKS = {"slots", "block_size", "partial_rotary", "head"}
 def find_choices(
     seen: Seen, dialect: Dialect, config: Mapping[str, Any], target: TargetInfo, options: Options
 ) -> tuple[Choice, ...]:
-    """Returns ambiguities of the checkpoint that no option resolves. config: the flattened config."""
-    if "eaglecpp" in config:  # `eaglecpp train` wrote this config in the conventions of this reader
+    """Returns the checkpoint's ambiguities that the options do not resolve. config: the flattened config."""
+    if "eaglecpp" in config:  # `eaglecpp train` wrote this config, so it is not ambiguous
         return ()
     found = dialect.choices(seen, config)
     if dialect.reads_files and target.has_head and flag(config, "tie_word_embeddings"):
@@ -138,7 +140,7 @@ def build_spec(
             )
     _check_activation(config, dialect)
     norm_output = readings["feed"] == "post" if "feed" in readings else flag(config, "norm_output")
-    # one long call keeps each field next to its rule
+    # A single call, although it is long, keeps each field next to its rule.
     spec = DraftSpec(
         family=dialect.name,
         hidden_size=hidden,
@@ -215,9 +217,9 @@ def without_padding(
 
 
 def _vocabulary(config: Mapping[str, Any], target: TargetInfo) -> tuple[int, str]:
-    """Returns the vocabulary size V, and a note if the config also counts padding rows. The target's
-    checkpoint may have such rows, but its GGUF does not: 262,208 rows instead of Gemma 3's 262,144 tokens. A
-    vocabulary map with the draft id of a padding row is rejected.
+    """Returns the vocabulary size V, and a note if the config's vocabulary size includes padding rows. The
+    target's checkpoint may have padding rows, but the target's GGUF does not. (Gemma 3's checkpoint has
+    262,208 rows for 262,144 tokens.) A vocabulary map that contains a padding row is rejected.
     """
     claimed = integer(config, "vocab_size")
     if not 0 < claimed - target.vocab_size <= _MAX_PADDING:
@@ -267,7 +269,7 @@ def _count_layers(config: Mapping[str, Any], shapes: Shapes) -> tuple[int, str]:
 def _count_features(shapes: Shapes, target_hidden: int) -> int:
     shape = shapes.get("fc.weight")
     if shape is None or len(shape) != 2:
-        return 3  # a missing or mis-shaped tensor is reported later, together with all others
+        return 3  # a missing or mis-shaped tensor is reported later, with all other such tensors
     if shape[1] == 0 or shape[1] % target_hidden:
         raise TensorError(
             f"tensor fc.weight {list(shape)}: expected a multiple of the target's hidden size "
@@ -278,8 +280,9 @@ def _count_features(shapes: Shapes, target_hidden: int) -> int:
 
 
 def _stated_ids(seen: Seen, config: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, str, bool]:
-    """Returns the layer ids, where in the config they are, and True if the config has them in two places,
-    each in its own convention. Raises LayerIdError if the two places name different layers.
+    """Returns the layer ids, the place in the config where they are, and whether the config states the same
+    layers in two places, each with its own convention. Raises LayerIdError if the two places name different
+    layers.
     """
     top, nested = id_list(config, _IDS), id_list(seen.eagle_config, _IDS, "config.json: eagle_config.")
     agreed = bool(top and nested and top == tuple(k + 1 for k in nested))
@@ -304,7 +307,7 @@ def _layer_ids(
     forced: Convention | None = None if reading is None else "post" if reading == "post" else "boundary"
     if given is not None:
         return resolve_layer_ids(None, n_blocks, n_aux, given=given, forced=forced)
-    if dialect.is_block:  # in a block family, the dialect defines the convention of layer ids
+    if dialect.is_block:  # for a block drafter, the dialect defines the convention of layer ids
         ids, convention = id_list(config, _IDS), dialect.convention(seen, "config")
         forced = forced or convention
         return resolve_layer_ids(ids, n_blocks, n_aux, convention=convention, forced=forced)
@@ -323,7 +326,9 @@ def _check_block(options: Options) -> None:
 
 
 def _last_state(n_blocks: int, hidden: int, target_hidden: int, options: Options) -> LayerIds:
-    """Returns the feature of EAGLE-1 and 2, which is always the target's last state after its final norm."""
+    """Returns the layer id of EAGLE-1 and 2, whose feature is always the target's last hidden state after the
+    final norm.
+    """
     if options.aux_layers or set(options.readings) - {"rope_theta", "rope_scaling"}:
         raise LayerIdError(
             "--aux-layers and readings other than of rope are for EAGLE-3: an EAGLE-1 or 2 "
@@ -352,7 +357,9 @@ def _held_out_rates(seen: Seen) -> tuple[float, ...]:
 
 
 def _read_before(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the readings that an earlier conversion recorded in a drafter's GGUF."""
+    """Returns the readings that an earlier conversion recorded in a drafter's GGUF, as "name=value
+    (reason)".
+    """
     texts = nested(config, "eaglecpp").get("readings")
     return tuple(text for text in texts if isinstance(text, str)) if isinstance(texts, list) else ()
 
@@ -386,8 +393,8 @@ def _draft_vocab(config: Mapping[str, Any], shapes: Shapes, vocab: int) -> int:
 
 
 def _matched_flag(config: Mapping[str, Any], keys: Sequence[str], shapes: Shapes, prefix: str) -> bool:
-    """Returns a switch of the config. Raises ConfigError if it is on without its tensors, or off with
-    them.
+    """Returns a switch of the config. Raises ConfigError if the switch is on without its tensors, or off with
+    its tensors.
     """
     value = any(flag(config, key) for key in keys)
     tensors = sorted(name for name in shapes if name.startswith(prefix))
@@ -433,7 +440,8 @@ def _check_activation(config: Mapping[str, Any], dialect: Dialect) -> None:
 def _sliding(config: Mapping[str, Any], n_layers: int) -> tuple[int | None, tuple[bool, ...], str]:
     """Returns the width of the sliding window, and for each layer whether it uses the window.
 
-    A window without layer_types applies to no layer, as in the llama code of inference engines.
+    If the config has a window but no layer_types, no layer uses the window, as in the llama code of inference
+    engines.
     """
     window = integer(config, "sliding_window", None)
     types = config.get("layer_types")
@@ -458,8 +466,8 @@ def _sliding(config: Mapping[str, Any], n_layers: int) -> tuple[int | None, tupl
 def _sliding_layers(types: Any, n_layers: int) -> tuple[bool, ...]:
     """Returns for each layer True if the key layer_types gives it a sliding window.
 
-    A list with more entries than layers was copied from the target's config; it is accepted if all its values
-    are equal.
+    A list with more entries than layers was copied from the target's config. Such a list is accepted if all
+    its values are equal.
     """
     known = {"sliding_attention": True, "full_attention": False}
     sound = isinstance(types, list) and all(isinstance(t, str) and t in known for t in types)
@@ -470,7 +478,7 @@ def _sliding_layers(types: Any, n_layers: int) -> tuple[bool, ...]:
 
 def _head_note(seen: Seen, config: Mapping[str, Any], spec: DraftSpec) -> str:
     """Returns a note if the checkpoint has a head for all tokens although tie_word_embeddings is set. A head
-    for draft tokens cannot be tied, so it needs no note.
+    for a draft vocabulary cannot be tied to the embeddings, so it needs no note.
     """
     could_be = spec.draft_vocab_size == spec.vocab_size and seen.shape("lm_head.weight") is not None
     if not (could_be and flag(config, "tie_word_embeddings")):

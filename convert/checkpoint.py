@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Opens a drafter checkpoint: a directory, a weight file next to its config.json, or a drafter's GGUF.
 
-The result has the config, every tensor as a lazy `TensorSource`, and the data that identify the source. If a
-directory has safetensors and .bin files, the safetensors are read. Dialects interpret the contents.
+An opened checkpoint has the config, every tensor as a lazy `TensorSource`, and the data that identify the
+source. If a directory has both safetensors and .bin files, the safetensors files are read. Dialects interpret
+the contents.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ from .gguf_head import Field
 from .tensor import TensorSource
 
 _Read = Callable[[Path], dict[str, TensorSource]]
-# (name of the index file, patterns of weight files, reader); the usual file name comes first
+# Each format has the name of its index file, two patterns of weight files (the usual file name first), and a
+# reader.
 _FORMATS: tuple[tuple[str, tuple[str, str], _Read], ...] = (
     ("model.safetensors.index.json", ("model*.safetensors", "*.safetensors"), safetensors_file.read_index),
     ("pytorch_model.bin.index.json", ("pytorch_model*.bin", "*.bin"), torch_zip.read_index),
 )
-_MAX_INDEX = 16 << 20  # bytes of an index file, which has an entry of some hundred bytes for each tensor
+_MAX_INDEX = 16 << 20  # maximum bytes of an index file, which has some hundred bytes for each tensor
 _NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint. name: Hub id, or name of the directory or file; tensors: tensors by their
-    original names; general: the `general.*` entries of a GGUF, which are used instead of a model card.
+    """An opened checkpoint. name: Hub id, or name of the directory or file; tensors: tensors by original
+    name; general: the `general.*` entries of a GGUF, which replace the model card.
     """
 
     name: str
@@ -52,8 +54,8 @@ class Checkpoint:
         return self.name.rsplit("/", 1)[-1].partition("@")[0]
 
     def sha256(self) -> str:
-        """Returns the SHA-256 of the weight file, as shown on the Hub. For several shards, hashes their
-        sha256sum listing.
+        """Returns the SHA-256 of the weight file, as shown on the Hub. For several shards, returns the
+        SHA-256 of the shards' sha256sum listing.
         """
         digests = [(path.name, _file_sha256(path)) for path in self.files]
         if len(digests) == 1:

@@ -14,12 +14,14 @@ from .errors import CheckpointError, ConfigError
 from .files import read_json
 
 _MAX_BYTES = 4 << 20
-"""Maximum bytes of a config: known ones have up to 0.5 MB, if they list quantised modules. Parsed, a file may
-take 25 times its size.
+"""Maximum bytes of a config. Known configs have up to 0.5 MB, if they list quantised modules. A parsed config
+may take 25 times the size of its file.
 """
 _MISSING: Any = object()
 WHERE = "config.json: "
-"""Prefix of messages about the draft's own config; readers of other objects pass their own."""
+"""Prefix of error messages about the drafter's own config. Readers of other JSON objects pass another
+prefix.
+"""
 
 
 def load_json(path: Path, limit: int = _MAX_BYTES) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def wrong(key: str, expected: str, found: Any, where: str = WHERE) -> ConfigErro
 
 
 def nested(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Returns the JSON object under a key of the config; {} if it is absent or null."""
+    """Returns the JSON object under a key of the config; {} if the key is absent or null."""
     value = config.get(key)
     if value is not None and not isinstance(value, Mapping):
         raise wrong(key, "an object", value)
@@ -64,8 +66,8 @@ def number(config: Mapping[str, Any], key: str, default: float = ..., where: str
 @overload
 def number(config: Mapping[str, Any], key: str, default: None, where: str = ...) -> float | None: ...
 def number(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: str = WHERE) -> float | None:
-    """Returns a number >= 0 from the config as a float that fits in 32 bits; the default if it is absent or
-    null.
+    """Returns a number >= 0 from the config, which must fit in a 32-bit float; the default if the key is
+    absent or null.
     """
     value = config.get(key)
     if value is None:
@@ -82,7 +84,7 @@ def number(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: 
 
 
 def positive(config: Mapping[str, Any], key: str, default: float = _MISSING, where: str = WHERE) -> float:
-    """Same as `number`, but also rejects 0."""
+    """Returns a number > 0 from the config, as `number` does."""
     value = number(config, key, default, where)
     if value == 0:
         raise wrong(key, "a positive number", value, where)
@@ -94,7 +96,7 @@ def integer(config: Mapping[str, Any], key: str, default: int = ..., where: str 
 @overload
 def integer(config: Mapping[str, Any], key: str, default: None, where: str = ...) -> int | None: ...
 def integer(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: str = WHERE) -> int | None:
-    """Returns a positive integer below 2^31 from the config; the default if it is absent or null."""
+    """Returns a positive integer below 2^31 from the config; the default if the key is absent or null."""
     value = config.get(key)
     if value is None:
         if default is _MISSING:
@@ -106,7 +108,7 @@ def integer(config: Mapping[str, Any], key: str, default: Any = _MISSING, where:
 
 
 def flag(config: Mapping[str, Any], key: str, default: bool = False, where: str = WHERE) -> bool:
-    """Returns a bool from the config; the default if it is absent or null."""
+    """Returns a bool from the config; the default if the key is absent or null."""
     value = config.get(key)
     if value is None:
         return default
@@ -116,7 +118,9 @@ def flag(config: Mapping[str, Any], key: str, default: bool = False, where: str 
 
 
 def id_list(config: Mapping[str, Any], key: str, where: str = WHERE) -> tuple[int, ...] | None:
-    """Returns a list of integers from the config; None if it is absent, null or empty."""
+    """Returns a list of integers from the config; None if the key is absent or null, or if the list is
+    empty.
+    """
     value = config.get(key)
     if value is None or value == []:
         return None

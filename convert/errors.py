@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Exceptions of the converter, and the base class of all exceptions in eaglecpp. The base class is defined
-here because `convert` imports no other part of eaglecpp. All other exceptions are in `eaglecpp.errors`.
+here, because `convert` imports no other part of eaglecpp. `eaglecpp.errors` has all other exceptions.
 
-Every message is one line (a list of tensors may span several lines). It states what was expected, what was
-found, where (file, key or tensor) and what to do. The command line prints only the message.
+Every message is one line (a list of tensors may span several lines). The message states what was expected,
+what was found, where (file, key or tensor) and what to do. The command line prints only the message.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ class EagleError(Exception):
 
 
 class InvalidArgumentError(EagleError):
-    """An unusable argument. Base class of `InvalidTypeError` and `InvalidValueError`: a server returns them
-    to the client, and logs any other `TypeError` or `ValueError`.
+    """An unusable argument. Base class of `InvalidTypeError` and `InvalidValueError`. A server returns these
+    errors to the client, and logs any other `TypeError` or `ValueError`.
     """
 
 
@@ -33,7 +33,7 @@ class GgufError(EagleError):
 
 class UnsupportedError(EagleError):
     """An operation that eaglecpp or the installed llama.cpp does not support: a kind of checkpoint, an
-    architecture, a backend, an argument. The message names it and the reason.
+    architecture, a backend, an argument. The message names the operation and the reason.
     """
 
 

@@ -77,10 +77,10 @@ def open_regular(path: Path) -> io.BufferedReader:
     `open`.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    status = path.stat()  # checked before opening, because opening a device may have an effect
+    status = path.stat()  # before opening, because opening a device may have an effect
     if not stat.S_ISREG(status.st_mode):
         raise NotAFileError(path, status.st_mode)
-    handle = os.open(path, flags)  # the flags keep this call from blocking if the path has become a pipe
+    handle = os.open(path, flags)  # `flags` keeps this call from blocking if the path is a pipe now
     try:
         mode = os.fstat(handle).st_mode
         if not stat.S_ISREG(mode):
@@ -98,8 +98,9 @@ def read_limited(path: Path, limit: int) -> bytes:
 
 
 def read_json(path: Path, limit: int = 16 << 20) -> Any:
-    """Reads a JSON file, which may be damaged. Raises OSError; ValueError for content that is not JSON, is
-    longer than `limit` bytes, or is nested too deeply: later recursion may have less stack than the parser.
+    """Reads a JSON file, which may be damaged. Raises OSError. Raises ValueError for content that is not
+    JSON, is longer than `limit` bytes, or is nested too deeply. The nesting is limited, because recursion
+    over the value may have less stack than the parser.
     """
     data = read_limited(path, limit)
     if len(data) > limit:
@@ -126,9 +127,7 @@ def is_deeper(value: Any, n_levels: int) -> bool:
 
 
 def make_folder(path: Path, mode: int = 0o755) -> None:
-    """Creates a folder and its missing parents with the permissions `mode`, from which the umask may remove
-    some.
-    """
+    """Creates a folder and its missing parents. mode: permissions, reduced by the umask."""
     if not path.is_dir():
         if path.parent != path:
             make_folder(path.parent, mode)
@@ -137,9 +136,10 @@ def make_folder(path: Path, mode: int = 0o755) -> None:
 
 @contextlib.contextmanager
 def replaced(path: Path, *, mode: int | None = None) -> Iterator[Path]:
-    """Yields a temporary file next to `path`. If the block succeeds, the temporary file replaces `path`;
-    otherwise it is removed. Creates a missing folder, and removes temporary files of killed processes first.
-    mode: permissions; None = those of the old file, or 0644 minus the umask.
+    """Yields a temporary file next to `path`. If the `with` block succeeds, the temporary file replaces
+    `path`. If the block fails, the temporary file is removed. Creates a missing folder, and removes temporary
+    files of killed processes first. mode: permissions; None = the permissions of the old file, or 0644 minus
+    the umask.
     """
     make_folder(path.parent)
     ours = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}\.tmp")
@@ -165,15 +165,15 @@ def replaced(path: Path, *, mode: int | None = None) -> Iterator[Path]:
 
 
 def _temporary(path: Path, mode: int) -> tuple[int, Path]:
-    """Creates an empty temporary file that stays locked while it is open. A temporary file without a lock is
-    left over from a killed process.
+    """Creates an empty temporary file. The file stays locked while it is open, so a temporary file without a
+    lock is left over from a killed process.
     """
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         if _locked(handle) is not False and temporary.exists():
             return handle, temporary
-        os.close(handle)  # another process took the file for a leftover and removed it before it was locked
+        os.close(handle)  # before the lock, another process removed the file as a leftover
 
 
 def remove_leftover(path: Path) -> None:
@@ -182,7 +182,7 @@ def remove_leftover(path: Path) -> None:
     """
     with contextlib.suppress(OSError):
         if sys.platform == "win32":
-            return  # without file locks, the files of killed and running processes look the same
+            return  # without locks, the files of killed and of running processes look the same
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             if _locked(handle):
@@ -209,7 +209,7 @@ def _locked(handle: int) -> bool | None:
 def sync(path: Path) -> None:
     """Flushes a file, or a folder's entries, to the disk."""
     if os.name == "nt" and path.is_dir():
-        return  # Windows cannot open a folder, and does not need to flush one
+        return  # Windows cannot open a folder, and need not flush it
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(handle)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """ggml's own quantiser, through ctypes: `libggml-base` from the installed llama_cpp package.
 
-The package itself is never imported (that would load a whole inference engine); only its library file is
-located. The library is loaded on first use, so F32, F16 and BF16 conversions and `inspect` do not need it.
+The package llama_cpp is never imported, because importing it would load a whole inference engine. Only its
+library file is located. The library is loaded on first use, so F32, F16 and BF16 conversions and `inspect` do
+not need the library.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def quantize_rows(rows: _F32, kind: GGMLQuantizationType) -> _U8:
     """Quantises `[n_rows, n]` float32 to `[n_rows, row bytes]`. n must be a multiple of the type's block
     size, and all values finite.
 
-    Releases the GIL; rows are independent, so callers may split them over threads.
+    Releases the GIL. Rows are independent, so callers may distribute rows over threads.
     """
     n_rows, n = rows.shape
     block, block_bytes = GGML_QUANT_SIZES[kind]
@@ -62,7 +63,7 @@ def dequantize_rows(data: _U8, kind: GGMLQuantizationType, n: int) -> _F32:
     not store floats.
     """
     to_float = _traits(kind).to_float
-    if not to_float:  # ctypes would call a null pointer
+    if not to_float:  # checked, because ctypes would call a null pointer
         raise QuantTypeError(f"{kind.name}: ggml cannot convert this type to floats")
     out = np.empty((data.shape[0], n), dtype=np.float32)
     to_float(data.ctypes.data, out.ctypes.data, out.size)
@@ -97,7 +98,7 @@ def _library() -> Any:
 def _traits(kind: GGMLQuantizationType) -> _TypeTraits:
     traits: _TypeTraits = _library().ggml_get_type_traits(int(kind)).contents
     expected = GGML_QUANT_SIZES[kind]
-    # a difference means that the struct above is out of date
+    # If the sizes differ, `_TypeTraits` does not match this ggml.
     if (traits.blck_size, traits.type_size) != expected:
         raise QuantTypeError(
             f"{kind.name}: libggml's block layout is not the expected {expected}; library mismatch"

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Reads a drafter's GGUF as a checkpoint, to store it in another type or to train it further.
 
-Users often have only the GGUF. Tensor names are those of `keys.TENSORS`. The config has TorchSpec's layout.
-Weights have the values that the file's tensor type stores. Rows of q and k return from rope's pairs to the
-order of checkpoints. Supports EAGLE-3, EAGLE 3.1 and block drafters with ordinary attention and unscaled
-rope, including files of llama.cpp's converter. An error names any other feature.
+Users often have only the GGUF. The tensors have the names in `keys.TENSORS`, and the config has TorchSpec's
+layout. Weights have the values that the file's tensor type stores. The rows of q and k are permuted from
+rope's pairs back to the order of checkpoints. Supported are EAGLE-3, EAGLE 3.1 and block drafters with
+ordinary attention and unscaled rope, including files of llama.cpp's converter. A file with any other feature
+raises an error that names the feature.
 """
 
 from __future__ import annotations
@@ -27,18 +28,22 @@ from .tensor import TensorSource, computed, stacked
 
 _OF_THE_FILE = ("architecture", "alignment", "file_type", "quantization_version", "size_label")
 _TYPE = re.compile(r"[-.](I?Q[0-9]\w*|B?F16|F32)$", re.IGNORECASE)
-"""Type at the end of a file's name."""
+"""Matches a tensor type at the end of a file's name."""
 BLOCK_FILE = "BlockDrafterFile"
-"""Class name for block drafter files in `architectures`."""
+"""Class name in `architectures` of the config that is built for a block drafter's GGUF."""
 _MOST = 256
-"""Maximum layers and features of a file, because names are made for each."""
+"""Maximum number of layers and of features in a file. The limit is needed because the reader creates names
+for each layer and feature.
+"""
 _REFUSED = {
     "latent attention": r"attention\.(q_lora_rank|kv_lora_rank|key_length_mla|value_length_mla)",
     "Gemma 4's layer": r"attention\.value_norm|hidden_activation",
     "attention.scale": r"attention\.scale",
     "scaled rope": r"rope\.scaling\..*",
 }
-"""Keys of unsupported features; ignoring one would change the drafter."""
+"""Keys of unsupported features. A file with such a key is rejected, because ignoring the key would change the
+drafter.
+"""
 _REFUSED_EAGLE = {
     "a sliding window": r"attention\.sliding_window.*",
     "Gemma 4's layer": r"attention\.value_norm|hidden_activation|embedding_scale|final_logit_softcapping",
@@ -50,7 +55,7 @@ _REFUSED_EAGLE = {
 
 class ReadBack(NamedTuple):
     """A drafter's GGUF in the form of a checkpoint. name: the file's name without the tensor type; tensors:
-    tensors by their names in checkpoints; general: entries that a copy keeps, such as name, author and
+    tensors by their names in checkpoints; general: metadata that a copy keeps, such as name, author and
     licence; note: a note for the user
     """
 
@@ -120,7 +125,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         value = file.get(f"{arch}.{key}", default)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise GgufError(f"{file.path}: key {arch}.{key}: expected a number, found {value!r:.40}")
-        with np.errstate(over="ignore"):  # an infinite value is rejected with the rest of the config
+        with np.errstate(over="ignore"):  # an infinite value is rejected later, with the config
             return float(str(np.float32(value)))  # 9.99999975e-06 means 1e-05
 
     def several(key: str, kind: type) -> list[Any]:
@@ -162,7 +167,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         "norm_before_fc": flag("norm_before_fc"),
         "norm_before_residual": flag("norm_before_residual"),
         "num_aux_hidden_states": len(layers),
-        # the ids are written in both conventions, so that neither is ambiguous
+        # The layer ids are written in both conventions, so that they are not ambiguous.
         "eagle_aux_hidden_state_layer_ids": layers,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": [k - 1 for k in layers]},
         "eaglecpp": {
@@ -200,7 +205,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         "tie_word_embeddings": head is None
         and "token_embd.weight" in file.tensors
         and not flag("target_head"),
-        # a file that does not state its first drafting slot may not follow `eaglecpp train`'s conventions
+        # A file that does not state its first drafting slot may have other conventions than `eaglecpp train`.
         "eaglecpp": config["eaglecpp"] if is_stated else None,
     }
     sizes = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
@@ -209,7 +214,9 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
 
 
 def _tensors(file: GgufFile, config: dict[str, Any], *, in_pairs: bool) -> dict[str, TensorSource]:
-    """Returns the GGUF's tensors under their names in checkpoints; layer 0 is `midlayer`, as in TorchSpec."""
+    """Returns the GGUF's tensors by their names in checkpoints. Layer 0 is named `midlayer`, as in
+    TorchSpec.
+    """
     arch = file.architecture
     n_layers, n_aux = config["num_hidden_layers"], config["num_aux_hidden_states"]
     names = {
@@ -257,5 +264,5 @@ def _tensors(file: GgufFile, config: dict[str, Any], *, in_pairs: bool) -> dict[
 
 
 def _offsets(ids: TensorSource, start: int, stop: int) -> npt.NDArray[Any]:
-    """Returns rows of `d2t` in the form of checkpoints: offsets from draft id to target id."""
+    """Returns rows of `d2t` in the form of checkpoints, as offsets from draft id to target id."""
     return ids.read_rows(start, stop) - np.arange(start, stop)

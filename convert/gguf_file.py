@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """A GGUF file in the gguf package's terms: typed keys, positions of tensors, and values as float32.
 
-`gguf_head` parses the file. This module names the types, and checks tensors against the sizes of ggml's
-types. (`gguf.GGUFReader` trusts counts and builds a numpy array per string, which takes seconds for a
-vocabulary of 128k tokens.)
+`gguf_head` parses the file. This module converts types to the gguf package's types, and checks the tensors
+against the sizes of ggml's types. (`gguf.GGUFReader` trusts counts and builds a numpy array per string, which
+takes seconds for a vocabulary of 128k tokens.)
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .gguf_head import Field, Head, TensorHead, read_head
 
 
 def field_of(name: str, entry: GGUFValue) -> Field:
-    """Returns a `Field` for an entry of the gguf package, and adds the element type of arrays, which the
-    package omits.
+    """Returns a `Field` for an entry of the gguf package. Adds the element type of an array, because the
+    package omits it.
     """
     sub = entry.sub_type
     if entry.type == GGUFValueType.ARRAY and sub is None:
@@ -126,7 +126,7 @@ def _tensor_infos(path: Path, head: Head, alignment: int) -> dict[str, TensorInf
             )
         first = start + tensor.offset
         n_bytes = _tensor_bytes(path, tensor)
-        if n_bytes is None:  # for a tensor type that this table lacks, the data end at the next tensor
+        if n_bytes is None:  # for an unknown tensor type, the data end at the next tensor
             after = bisect.bisect_right(ends, first)
             n_bytes = (ends[after] if after < len(ends) else first) - first
         if first + n_bytes > head.size:
@@ -164,7 +164,9 @@ def read_tensor(file: GgufFile, name: str) -> npt.NDArray[np.float32]:
 
 
 def read_rows(file: GgufFile, name: str, start: int, stop: int) -> npt.NDArray[np.float32]:
-    """Reads rows [start, stop) of a tensor along its slowest axis; otherwise like `read_tensor`."""
+    """Reads rows [start, stop) of a tensor along its slowest axis as float32. Raises the errors of
+    `read_tensor`.
+    """
     info = file.tensors[name]
     try:
         kind = GGMLQuantizationType(info.type)
@@ -172,7 +174,7 @@ def read_rows(file: GgufFile, name: str, start: int, stop: int) -> npt.NDArray[n
         raise GgufError(
             f"{file.path}: tensor {name}: type {info.type} is newer than the gguf package"
         ) from error
-    if len(info.shape) < 2:  # the tensor is a single ggml row, so the range selects elements of that row
+    if len(info.shape) < 2:  # a tensor with one axis is a single ggml row, so the range selects elements
         return _read(file, info, kind, 0, 1)[0, start:stop]
     inner = math.prod(info.shape[1:-1])
     return _read(file, info, kind, start * inner, stop * inner).reshape(stop - start, *info.shape[1:])

@@ -2,11 +2,11 @@
 """Reads the head of any GGUF file: keys and positions of tensors, never tensor data. All Python code reads
 GGUF files with this module.
 
-Files may be truncated or hostile: before anything is allocated, every length is checked against the rest of
-the file and every count against a limit, and every defect is one GgufError. Needs only the standard library,
-so that time-critical code can use it: `read_keys` skips long arrays without creating values. Strings stay
-bytes, so that a tokenizer can be copied unchanged.
-Format: ggml-org/ggml: docs/gguf.md, versions 2 and 3, little-endian.
+Files may be truncated or hostile. Before memory is allocated, every length is checked against the rest of the
+file and every count against a limit. Every defect raises GgufError. The module imports only the standard
+library, so that time-critical code can use it. `read_keys` skips long arrays without creating values. Strings
+stay bytes, so that a tokenizer can be copied unchanged. Format: ggml-org/ggml: docs/gguf.md, versions 2 and
+3, little-endian.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ STRING, ARRAY, _BOOL = 8, 9, 7
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "B", 10: "Q", 11: "q", 12: "d"}
 _PICTURES = {b"\x89PN": "a PNG picture", b"\xff\xd8\xff": "a JPEG picture", b"GIF": "a GIF picture"}
 _MAX_KEYS = 1 << 16
-_MAX_TENSORS = 1 << 14  # ten times the number of tensors in the largest models
-# limit on the values of all arrays together; a parsed value takes up to eight times its bytes in the file
+_MAX_TENSORS = 1 << 14  # maximum tensors, ten times as many as in the largest models
+# Maximum number of values in all arrays together. A parsed value takes up to eight times its bytes in the
+# file.
 _MAX_VALUES = 1 << 24
 _MAX_STRING = 64 << 20
 _MAX_HEAD = 512 << 20
@@ -103,11 +104,11 @@ def _open(path: Path, read: Any) -> Any:
 
 
 class _Reader:
-    """Reader of a file with one block of the file in memory."""
+    """Reader of a file that keeps one block of the file in memory."""
 
     def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
         self.path, self.file, self.size = path, file, size
-        # the block, the position in the block, and the block's position in the file
+        # These are the block in memory, the position in the block, and the block's position in the file.
         self.block, self.at, self.start = b"", 0, 0
         self.n_values = 0
 
@@ -121,7 +122,7 @@ class _Reader:
     # Bytes
 
     def need(self, n: int, what: str) -> None:
-        """Reads the next n bytes into the block."""
+        """Makes sure that the next n bytes are in the block. what: name of these bytes for error messages."""
         if self.at + n <= len(self.block):
             return
         if n > self.size - self.pos:
@@ -181,7 +182,7 @@ class _Reader:
         return Head(self.size, self.pos, entries, tensors)
 
     def keys(self, longest: int | None) -> tuple[dict[str, Field], int]:
-        """Returns the keys, and the number of tensors. longest: maximum length of an array; longer arrays are
+        """Returns the keys with their values, and the number of tensors. longest: arrays with more values are
         skipped; None = skip no array.
         """
         magic = self.take(4, "magic")
@@ -239,7 +240,7 @@ class _Reader:
             self.check_count(count, 8, _MAX_VALUES, f"{what}: string count")
             return [self.string(what) for _ in range(count)]
         numbers = array.array(_SCALARS[kind])
-        # the sizes of C's integer types vary by platform
+        # The size of C's integer types depends on the platform.
         if numbers.itemsize != struct.calcsize(f"<{numbers.typecode}"):
             return [self.scalar(name, kind) for _ in range(count)]
         numbers.frombytes(self.take(count * numbers.itemsize, what))
@@ -256,7 +257,7 @@ class _Reader:
             self.jump(count * n_bytes, what)
             return
         self.check_count(count, 8, _MAX_VALUES, f"{what}: string count")
-        block, at = self.block, self.at  # locals for speed: a vocabulary has over 100,000 strings
+        block, at = self.block, self.at  # local variables for speed: a vocabulary has over 100,000 strings
         last, read = len(block) - 8, _LENGTH.unpack_from
         for _ in range(count):
             if at > last:

@@ -2,7 +2,7 @@
 """`inspect_file`: returns the kind of a GGUF (drafter, target or other), its switches and sizes, and the
 programs and models that it is compatible with.
 
-Reads only the head of the file. Returns plain JSON-ready data; the command line prints it.
+This module reads only the head of the file. The result is JSON-ready data, which the command line prints.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ def inspect_file(path: str | Path) -> dict[str, Any]:
     """Returns facts about a GGUF file, as JSON-ready data. Raises GgufError for a broken file and for a file
     that is not a GGUF.
 
-    Always: path, kind (`drafter`, `target`, `other`), architecture, name, size, n_tensors, n_parameters,
-    types (tensors and bytes by type), tokenizer. A drafter adds its sizes, switches, aux_layers, rope, source
-    and `fits`, a target its sizes and `fits`. Absent facts are null.
+    The result always has: path, kind (`drafter`, `target`, `other`), architecture, name, size, n_tensors,
+    n_parameters, types (tensors and bytes by type), tokenizer. For a drafter, it also has sizes, switches,
+    aux_layers, rope, source and `fits`. For a target, it also has sizes and `fits`. Facts that the file lacks
+    are null.
     """
     file = read_gguf(Path(path))
     arch = file.architecture
@@ -49,7 +50,7 @@ def inspect_file(path: str | Path) -> dict[str, Any]:
 
 
 def _key(file: GgufFile, name: str) -> Any:
-    """Returns the value of a key of the file's architecture as JSON-ready data; None if absent."""
+    """Returns the value of the key `<architecture>.<name>` as JSON-ready data; None if the key is absent."""
     value = file.get(f"{file.architecture}.{name}")
     return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value
 
@@ -80,8 +81,8 @@ def _tokenizer(file: GgufFile) -> dict[str, Any] | None:
 
 
 def _fingerprint(tokens: Iterable[bytes]) -> str:
-    """Returns a short hash of all token texts of a vocabulary, for comparing two files by eye. Each text is
-    hashed after its length.
+    """Returns a short hash of all token texts of a vocabulary, for comparing two files by eye. The length of
+    each text is hashed too.
     """
     digest = hashlib.sha256()
     for token in tokens:
@@ -189,11 +190,11 @@ def _target(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]:
     arch = file.architecture
     return {
         "hidden_size": hidden,
-        # multi-token prediction layers are not counted, because they do not run as part of the target
+        # Multi-token prediction layers are not counted, because they do not run as part of the target.
         "n_layers": (file.integer(f"{arch}.block_count") or 0)
         - (file.integer(f"{arch}.nextn_predict_layers") or 0),
         "context_length": _key(file, "context_length"),
-        # multi-token prediction heads whose weights are in the file
+        # Multi-token prediction heads are counted only if the file has their weights.
         "mtp_heads": sum(name.endswith(".nextn.eh_proj.weight") for name in file.tensors),
         "vocab_size": vocab,
         "fits": {

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Table of all GGUF keys and tensors in drafter files.
 
-`docs/gguf-format.md` documents the keys and tensors, and `native/draft/draft_file.cpp` reads them; a
-conformance test compares it with this table. `mapping.py` and `metadata.py` use the table. To add a switch,
-add a row here and the value in `metadata.py`.
+`docs/gguf-format.md` documents the keys and tensors, and `native/draft/draft_file.cpp` reads them. A
+conformance test compares the native reader with this table. `mapping.py` and `metadata.py` use the table. To
+add a switch, add a row here and the value in `metadata.py`.
 
-Five architectures share the names. `eagle3` is the format of llama.cpp's own converter and loader
-(ggml-org/llama.cpp: conversion/llama.py, src/models/eagle3.cpp). `eagle31` marks drafters that this loader
-would compute wrongly. `eagle` is EAGLE-1 and EAGLE-2, whose fc also reads the token's embedding. Block
-drafters (DFlash, DSpark, DFlash2) are `dflash` if llama.cpp runs them correctly (src/models/dflash.cpp), else
-`dflash_ex`.
+Five architectures share the names of keys and tensors. `eagle3` is the format of llama.cpp's own converter
+and loader (ggml-org/llama.cpp: conversion/llama.py, src/models/eagle3.cpp). `eagle31` is for drafters that
+llama.cpp's loader would compute wrongly. `eagle` is for EAGLE-1 and EAGLE-2, whose fc also reads the token's
+embedding. A block drafter (DFlash, DSpark, DFlash2) has the architecture `dflash` if llama.cpp runs it
+correctly (src/models/dflash.cpp), else `dflash_ex`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ class KeySpec:
     """One metadata key.
 
     name: `{arch}` stands for the file's architecture. type: u32, f32, bool, string, i32[], f32[], bool[].
-    presence: `required`: readers reject a file without it. `always`: we always write it, but files of
-    llama.cpp's converter may lack it, and readers have a default. `optional`: written only if it differs from
-    the default. stock_default: readers have a default for llama.cpp's own `dflash` files, even if required.
+    presence: `required`: readers reject a file without it. `always`: eaglecpp always writes the key, but
+    files of llama.cpp's converter may lack it, so readers have a default. `optional`: written only if it
+    differs from the default. stock_default: readers have a default for llama.cpp's own `dflash` files, even
+    if required.
     """
 
     name: str
@@ -53,7 +54,7 @@ class KeySpec:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor, or one per layer (`{i}`) or per aux feature (`{a}`).
+    """One tensor, or a tensor per layer (`{i}`) or per aux feature (`{a}`).
 
     source: name in the canonical checkpoint layout (`mapping.py`).
     shape: slowest axis first. Symbols: H, Ht, A, V, Vd, I, hd as in drafter checkpoints, Q = heads * hd,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Multi-head latent attention: parses a flat draft config into a `LatentSpec`.
 
-Supports what the class `Eagle3DeepseekV2ForCausalLM` computes in TorchSpec (models/draft/deepseek_eagle.py),
-vLLM (model_executor/models/deepseek_eagle3.py) and SGLang (kimi_k25_eagle3.py), which agree. Config keys for
-anything else are rejected.
+Supports the arithmetic of the class `Eagle3DeepseekV2ForCausalLM`, which is the same in TorchSpec
+(models/draft/deepseek_eagle.py), vLLM (model_executor/models/deepseek_eagle3.py) and SGLang
+(kimi_k25_eagle3.py). Config keys for any other arithmetic are rejected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def has_latent(names: Iterable[str]) -> bool:
 
 
 def parse_latent(config: Mapping[str, Any]) -> tuple[LatentSpec, str]:
-    """Returns the ranks, widths and scale of latent attention, and a note for the user or "". Raises
+    """Returns the ranks, widths and scale of latent attention, and a note for the user (or ""). Raises
     ConfigError, UnsupportedError.
     """
     if flag(config, "mla_use_output_gate"):
@@ -52,8 +52,8 @@ def parse_latent(config: Mapping[str, Any]) -> tuple[LatentSpec, str]:
 
 
 def _unrotated_note(config: Mapping[str, Any]) -> str:
-    """Returns a note for configs that turn rotation off. TorchSpec's draft config for Kimi K3 copies this key
-    from the target, but the drafter's class rotates anyway.
+    """Returns a note if the config turns rotation off, else "". TorchSpec's draft config for Kimi K3 copies
+    this switch from the target, but the drafter's class rotates anyway.
     """
     if not flag(config, "mla_use_nope"):
         return ""

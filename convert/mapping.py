@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Lists the exact tensors of a DraftSpec's file, and checks a checkpoint against the list.
 
-`keys.TENSORS` has all possible tensors; this module fills in the switches and sizes of one drafter. All
-missing, unknown and mis-shaped tensors are reported in one message.
+`keys.TENSORS` has all possible tensors. This module selects the tensors of one drafter and fills in its
+sizes. All missing, unknown and mis-shaped tensors are reported in one message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .errors import TensorError
 from .keys import TENSORS, Role, TensorSpec
 from .spec import DraftSpec
 
-_MAPS = frozenset({"d2t", "t2d"})  # vocab_map checks these tensors; a drafter needs only one of them
+_MAPS = frozenset({"d2t", "t2d"})  # vocab_map checks these two tensors; a drafter needs only one of them
 _QKV_BIAS = tuple(f"self_attn.{x}_proj.bias" for x in "qkv")
 
 
@@ -23,8 +23,9 @@ _QKV_BIAS = tuple(f"self_attn.{x}_proj.bias" for x in "qkv")
 class Slot:
     """A tensor that the drafter's GGUF can have.
 
-    shape: slowest axis first. head_rows: rows of one head to permute to pairs, or 0. part: the part of the
-    source's rows, see `TensorSpec`; `source_shape` is then the shape of the whole source.
+    shape: slowest axis first. head_rows: rows of one head, if heads are permuted to rope's pairs; else 0.
+        part: which of the source's rows this tensor has, see `TensorSpec`. source_shape: shape of the whole
+        source, if `part` is set.
     """
 
     name: str
@@ -73,7 +74,7 @@ def slots(spec: DraftSpec, present: Iterable[str]) -> list[Slot]:
 def check_tensors(expected: list[Slot], shapes: Mapping[str, tuple[int, ...]], family: str) -> None:
     """Compares the checkpoint's canonical names and shapes with the expected tensors.
 
-    Raises TensorError with every difference.
+    Raises TensorError, which lists every difference.
     """
     by_source = {slot.source: slot for slot in expected if slot.source}
     missing = [

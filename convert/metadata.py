@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The key-value part of a drafter file: DraftSpec, target and source as typed GGUF entries.
+"""Builds the metadata of a drafter file: facts about the drafter, the target and the source, as typed GGUF
+entries.
 
 Types come from `keys.KEYS`, so a key that is not listed there cannot be written. The gguf package reads the
 `general.*` entries (name, license, base model) from the model card, as in llama.cpp's converter.
@@ -23,7 +24,7 @@ from .spec import DraftSpec
 from .target_info import TargetInfo
 
 CONVERTER_VERSION = "2"
-"""Increased when the same checkpoint would be written differently."""
+"""Version of the converter, increased when the same checkpoint would be converted to another file."""
 
 GGUF_TYPES: dict[str, tuple[GGUFValueType, GGUFValueType | None]] = {
     "u32": (GGUFValueType.UINT32, None),
@@ -64,8 +65,9 @@ def build_metadata(
 
 
 def _drafter(spec: DraftSpec) -> dict[str, Any]:
-    """Returns the drafter's sizes, rope and switches as entries; an unset switch is None. Key and value sizes
-    of latent attention are written as in llama.cpp's deepseek2, whose cache also stores the latent.
+    """Returns the drafter's sizes, rope and switches as entries; an unset switch is None. The key and value
+    sizes of latent attention are written as for llama.cpp's architecture deepseek2, whose cache also stores
+    the latent.
     """
     latent, rope, gemma, parallel = spec.latent, spec.rope, spec.gemma, spec.parallel
     block, none = spec.block, (None, None)
@@ -158,15 +160,15 @@ def _typed(values: Mapping[str, Any], arch: str) -> list[Field]:
 
 
 def _general(checkpoint: Checkpoint, target: TargetInfo, n_params: int) -> dict[str, Field]:
-    """Returns name, license, base model and tags from the model card, or a GGUF's own. If the card is
-    invalid, these entries are left out.
+    """Returns name, license, base model and tags from the model card, or from the source if it is a GGUF. If
+    the model card is invalid, these entries are left out.
     """
     if checkpoint.general is not None:
         return checkpoint.general
     logging.getLogger("gguf").setLevel(logging.ERROR)
     directory = checkpoint.directory
     try:
-        # the snapshot's directory is named by a hash, so the name comes from the Hub id
+        # The name comes from the Hub id, because the name of the snapshot's directory is a hash.
         if checkpoint.from_hub:
             card = gguf.Metadata.load_model_card(directory)
             named = Path(checkpoint.short_name)
@@ -180,7 +182,7 @@ def _general(checkpoint: Checkpoint, target: TargetInfo, n_params: int) -> dict[
         writer = gguf.GGUFWriter(None, "eagle3")
         writer.add_type("model")
         meta.set_gguf_meta_model(writer)
-    except Exception:  # the model card is untrusted text, and the file does not need it
+    except Exception:  # the model card is untrusted and optional
         return {}
     return {
         name: field_of(name, entry)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """P-EAGLE: drafts of all depths in one pass.
 
-The last row with real features is followed by rows whose feature and token are not known yet. Their feature
-is the learnt `mask_hidden`, which passes through the same norms and fc, and their token is a mask token with
-an ordinary embedding. Positions continue, attention is causal, and each row drafts one token further
-(vllm-project/vllm#32887: vllm/v1/spec_decode/; arXiv 2602.01469). Everything else is EAGLE-3's.
+The last row with real features is followed by rows whose feature and token are not known yet. These rows have
+the learnt `mask_hidden` as their feature, which passes through the same norms and fc. Their token is a mask
+token with an ordinary embedding. Positions continue, attention is causal, and each row drafts one more token
+(vllm-project/vllm#32887: vllm/v1/spec_decode/; arXiv 2602.01469). Everything else is as in EAGLE-3.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from .spec import ParallelDraft
 
 MASK_FEATURE = "mask_hidden"
 MASK_TOKEN_KEYS = ("pard_token", "ptd_token_id", "mask_token_id")
-"""Names in vLLM, speculators and Automodel."""
+"""Config keys of the mask token in vLLM, speculators and Automodel."""
 _DEPTH_KEYS = ("para_depths", "num_depths")
 _DEPTH = 8
-"""Depth that speculators and SpecForge train with by default. It limits drafting, not the arithmetic."""
+"""Default depth of training in speculators and SpecForge. The depth limits the number of drafts and does not
+change the arithmetic.
+"""
 
 
 def parse_parallel(config: Mapping[str, Any], vocab: int) -> tuple[ParallelDraft, str]:
-    """Returns the mask token, the maximum number of drafts and a note, for a checkpoint with `mask_hidden`.
-    Raises ConfigError.
+    """Returns the mask token and the maximum number of drafts of a checkpoint with `mask_hidden`, and a note
+    for the user (or ""). Raises ConfigError.
     """
     tokens = {key: _token(config[key], key) for key in MASK_TOKEN_KEYS if config.get(key) is not None}
     if len(set(tokens.values())) != 1:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""`convert_checkpoint`: opens, recognises, checks, plans, writes and renames, in this order.
+"""`convert_checkpoint` opens a checkpoint, recognises its dialect, checks it, plans the tensors, writes the
+file and renames it, in this order.
 
-Tensors get canonical names first: prefixes are stripped, unused buffers dropped, the only attention norm of
-later layers renamed, and a tied head is added as a tensor. Nothing is written before all checks have passed,
-and the output gets its name only when it is complete.
+Tensors get canonical names first: prefixes are removed, unused buffers are dropped, and the norm before
+attention in later layers is renamed. A tied head is added as a tensor. Nothing is written before all checks
+have passed, and the output file gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from .writer import replace_file, write_gguf
 
 @dataclass(frozen=True)
 class ConvertReport:
-    """Result of a conversion. family: the recognised dialect; type: the requested tensor type; size: bytes of
-    the file.
+    """Result of a conversion. family: name of the recognised dialect; type: the requested tensor type; size:
+    bytes of the written file.
     """
 
     out: Path
@@ -56,7 +57,8 @@ class ConvertReport:
 class Progress:
     """Progress of a conversion.
 
-    what: the tensor or activity; done, total: bytes of tensors written (total 0: not yet known)
+    what: the tensor or activity; done, total: bytes of tensors that are written so far, and in total (total
+        0: not yet known)
     """
 
     what: str
@@ -69,7 +71,7 @@ class DraftCheckpoint:
     """A parsed and checked checkpoint, ready for writing.
 
     family: the trainer or exporter; sources: tensors by canonical name; ids: target id of each draft id, None
-    if the two ids are always equal
+        if draft ids and target ids are equal
     """
 
     spec: DraftSpec
@@ -81,8 +83,8 @@ class DraftCheckpoint:
 
 
 def open_drafter(src: str | Path, target: str | Path, **reading: Unpack[Reading]) -> DraftCheckpoint:
-    """Reads and checks a checkpoint without converting it; it has the arguments and errors of
-    `convert_checkpoint`.
+    """Reads and checks a checkpoint without converting it. Takes the arguments of `convert_checkpoint` and
+    raises the same errors.
     """
     return _understand(open_checkpoint(src), open_target(target), Options.of(**reading))
 
@@ -116,7 +118,7 @@ def convert_checkpoint(
     out: default `<name>-<TYPE>.gguf` in the current directory; an existing file is replaced at the end.
     type: a name in `quantize.TYPES`.
     hub_id: Hub id from which the directory `src` was downloaded; recorded as the source.
-    share_head: leave out the head; only valid for a head that is a copy of the target's.
+    share_head: leave out the head; only valid for a head that is a copy of the target's head.
     reading: values for ambiguities of the checkpoint, see `Reading`.
 
     Raises EagleError (a subclass per cause), and InvalidValueError for an invalid `reading`.
@@ -157,7 +159,7 @@ def convert_checkpoint(
 
         with replace_file(destination) as temporary:
             write_gguf(temporary, spec.architecture, fields, tensors, advance)
-            size = read_gguf(temporary).size  # reading the file again also checks that it is complete
+            size = read_gguf(temporary).size  # reading the file also checks that it is complete
     reports = tuple(map(TensorReport.of, tensors))
     return ConvertReport(destination, spec, drafter.family, types.body.name, size, reports, drafter.notes)
 
@@ -251,15 +253,15 @@ def canonical_tensors(
                 f"tensors {sources[canonical].name} and {name} are the same one under two names"
             )
         sources[canonical] = source
-    if MASK_FEATURE in sources:  # the tensor's shape in the checkpoint is [1, 1, n] or [1, n]
+    if MASK_FEATURE in sources:  # in the checkpoint, the shape is [1, 1, n] or [1, n]
         source = sources[MASK_FEATURE]
         sources[MASK_FEATURE] = replace(source, shape=(math.prod(source.shape),))
     return _tie_head(_one_attention_norm(sources), config)
 
 
 def _one_attention_norm(sources: Sources) -> Sources:
-    """Gives the norm before attention in later layers one name. Exporters call it input_layernorm or
-    hidden_norm.
+    """Renames the norm before attention in layers after the first to one name. Exporters name it
+    input_layernorm or hidden_norm.
     """
     renamed: Sources = {}
     for name, source in sources.items():
@@ -275,9 +277,9 @@ def _one_attention_norm(sources: Sources) -> Sources:
 
 
 def _tie_head(sources: Sources, config: Mapping[str, Any]) -> Sources:
-    """Adds the embedding table as the head if the config ties them and the file has no head. A head in the
-    file is always the drafter's own: trainers copy the key tie_word_embeddings from the target's config, and
-    a head with a row per draft token cannot be tied.
+    """Adds the embedding table as the head if the config ties the head to the embeddings and the file has no
+    head. A head in the file is always used: trainers copy the key tie_word_embeddings from the target's
+    config, and a head with a row per draft token cannot be tied.
     """
     if not flag(config, "tie_word_embeddings") or "lm_head.weight" in sources:
         return sources

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Chooses the type of each tensor, encodes float32 rows in this type, and measures the rounding error.
 
-The requested type applies to the layers' matrices and the embedding table. Below 6 bits `fc` and the head get
-the next better type: the head decides between near-equal logits (on a small trained EAGLE 3.1 drafter, Q4_0
-throughout cost 4 % of the acceptance length, Q4_0 with a Q5_0 head 0.4 %), and `fc` affects every step but
-runs only for committed rows. If F32, F16, BF16 or Q8_0 is requested, every tensor gets that type, as in
-llama.cpp's own converter. A row that does not divide into blocks of 256 gets the type with blocks of 32 that
-llama.cpp's quantiser falls back to (src/llama-quant.cpp, tensor_type_fallback), else Q8_0, else F16.
+The requested type applies to the layers' matrices and the embedding table. If the requested type has less
+than 6 bits, `fc` and the head get a better type. The head needs it, because it decides between near-equal
+logits. (On a small trained EAGLE 3.1 drafter, Q4_0 for all tensors reduced the acceptance length by 4 %, and
+Q4_0 with a Q5_0 head by 0.4 %.) `fc` needs it, because it affects every step, and it runs only for committed
+rows. If F32, F16, BF16 or Q8_0 is requested, every tensor gets that type, as in llama.cpp's own converter. If
+rows do not divide into blocks of 256, the tensor gets the type with blocks of 32 that llama.cpp's quantiser
+uses instead (src/llama-quant.cpp, tensor_type_fallback), else Q8_0, else F16.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from .keys import Role
 
 @dataclass(frozen=True)
 class TypePlan:
-    """Types for one requested type: `body` for the layers' matrices and the embeddings, `raised` for `fc` and
-    the head.
+    """Tensor types for one requested type. body: type of the layers' matrices and the embeddings; raised:
+    type of `fc` and the head.
     """
 
     body: Q
     raised: Q
 
 
-# Types of `fc` and the head, each with the requested types that lead to it. Every type that needs no
-# importance matrix is listed; a test compares the list with ggml.
+# Each entry has a type for `fc` and the head, and the requested types for which it is used. The entries
+# contain every type that needs no importance matrix. A test compares this list with ggml.
 _RAISED: tuple[tuple[Q | None, tuple[Q, ...]], ...] = (
-    (None, (Q.F32, Q.F16, Q.BF16, Q.Q8_0, Q.Q6_K)),  # unchanged
+    (None, (Q.F32, Q.F16, Q.BF16, Q.Q8_0, Q.Q6_K)),  # `fc` and the head get the requested type
     (Q.Q6_K, (Q.Q5_K, Q.Q5_1, Q.Q5_0)),
     (Q.Q5_K, (Q.Q4_K, Q.Q4_1, Q.Q4_0, Q.IQ4_NL, Q.IQ4_XS, Q.MXFP4, Q.NVFP4)),
     (Q.Q4_K, (Q.Q3_K, Q.IQ3_S, Q.IQ3_XXS, Q.Q2_K, Q.IQ2_S, Q.IQ1_M, Q.TQ2_0, Q.TQ1_0)),
@@ -49,22 +50,22 @@ TYPES: dict[str, TypePlan] = {
     kind.name: TypePlan(kind, raised or kind) for raised, kinds in _RAISED for kind in kinds
 }
 
-# replacements of types with blocks of 256, for rows that do not divide into such blocks; unlisted types
-# become Q8_0
+# Types with blocks of 256 are replaced by these types if rows do not divide into such blocks. Types that are
+# not listed become Q8_0.
 _SMALL_BLOCKS = {
     Q.Q5_K: Q.Q5_1, Q.Q4_K: Q.Q5_0, Q.Q3_K: Q.Q4_0, Q.Q2_K: Q.Q4_0, Q.TQ2_0: Q.Q4_0, Q.TQ1_0: Q.Q4_0,
     Q.IQ4_XS: Q.IQ4_NL, Q.IQ3_S: Q.IQ4_NL, Q.IQ3_XXS: Q.IQ4_NL, Q.IQ2_S: Q.IQ4_NL, Q.IQ1_M: Q.IQ4_NL,
 }  # fmt: skip
 
-# llama.cpp's names are for mixtures of types (MOSTLY_Q4_K_S, ...); a pure type gets the name of the nearest
-# mixture
+# llama.cpp's names are for mixtures of types (MOSTLY_Q4_K_S, ...). A single type gets the name of the nearest
+# mixture.
 _FILE_TYPES = {"F32": "ALL_F32", "Q3_K": "MOSTLY_Q3_K_S", "Q4_K": "MOSTLY_Q4_K_S", "Q5_K": "MOSTLY_Q5_K_S",
                "MXFP4": "MOSTLY_MXFP4_MOE"}  # fmt: skip
 
 
 def parse_type(name: str) -> TypePlan:
-    """Returns the plan of the type with this name, in upper or lower case. Raises QuantTypeError with the
-    list of types.
+    """Returns the plan for the requested type with this name, in upper or lower case. Raises QuantTypeError,
+    which lists the types.
     """
     plan = TYPES.get(name.upper())
     if plan is None:
@@ -81,8 +82,8 @@ def file_type(plan: TypePlan) -> int:
 
 
 def plan_type(plan: TypePlan, role: Role, row: int) -> tuple[Q, str]:
-    """Returns the type of a tensor with rows of `row` values, and a note if the rows do not allow the planned
-    type.
+    """Returns the type of a tensor with rows of `row` values. Also returns a note if the rows do not allow
+    the planned type, else "".
     """
     if role == "map":
         return Q.I64, ""
@@ -103,7 +104,7 @@ def plan_type(plan: TypePlan, role: Role, row: int) -> tuple[Q, str]:
 
 @dataclass
 class ErrorSum:
-    """Sums over all chunks of a tensor, for its relative RMS error."""
+    """Sums over all chunks of a tensor, for computing the tensor's relative RMS error."""
 
     error: float = 0.0
     signal: float = 0.0
@@ -140,10 +141,11 @@ def encode(
 
 
 def as_stored(values: npt.NDArray[np.float32], plan: TypePlan, role: Role) -> npt.NDArray[np.float32]:
-    """Encodes and decodes rows `[n_rows, n]` float32, and returns the values that readers of the file will
-    see.
+    """Returns rows `[n_rows, n]` float32 as readers of the file will decode them: encodes the rows, then
+    decodes them.
 
-    Releases the GIL; rows are independent. Values must be finite.
+    Releases the GIL. Rows are independent, so callers may distribute rows over threads. Values must be
+    finite.
     """
     return _encode_part(values, plan_type(plan, role, values.shape[1])[0])[1]
 

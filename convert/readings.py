@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Ambiguities of a checkpoint, and the readings that resolve them.
 
-Trainers and engines disagree about some files: the trainer ignored the config's theta, layer ids have another
-origin, or a norm is applied twice. No field shows which reading is right, and a wrong reading only shows as
-poor acceptance. So a dialect returns each ambiguity as a `Choice` with its values and the reason. The first
-value is the default, unless the choice is open. The caller can set another value. Measuring which value
-drafts best needs the target and is done outside this package.
+Trainers and inference engines disagree about some files: the trainer ignored the config's theta, layer ids
+have another convention, or a norm is applied twice. No field shows which reading is right, and the only sign
+of a wrong reading is poor acceptance. So a dialect returns each ambiguity as a `Choice` with its possible
+values and the reason. The first value is the default, unless the choice is open. The caller can set another
+value. `eaglecpp.readings` measures with the target which value drafts best.
 
-One such choice is the meaning of layer ids. Boundary id k is `R_k`, the residual stream entering 0-based
-block k (k = n: the last block's output before the final norm). Some trainers write k, others the block after
-which they captured (k - 1). The rules, in order:
+One such choice is the convention of layer ids. Boundary id k is `R_k`, the residual stream that enters
+0-based block k (k = n: the last block's output before the final norm). Some trainers write k. Others write k
+- 1, the number of the block whose output they captured. These rules apply in order:
 
 1. no ids: `R_2, R_n//2, R_n-3`, on which all trainers agree;
 2. an id equal to n: boundary ids (no block comes after the last one);
@@ -19,8 +19,8 @@ which they captured (k - 1). The rules, in order:
 6. otherwise the reading `layer_ids` or `--aux-layers` must decide, or both readings are measured by their
 acceptance.
 
-Ids that equal the default in the form that the family does not use remain a choice, because a tool with the
-other convention may have written them.
+If ids equal the default in the convention that the family does not use, they remain a choice, because a tool
+with the other convention may have written them.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
 class Choice:
     """An ambiguity of the checkpoint.
 
-    values: the possible values, the default first. why: reason for the other values, as the second half of a
-    sentence. is_open: there is no default, so the caller must set a value.
+    values: the possible values, the default first. why: why the other values are possible, as the second half
+        of a sentence. is_open: True if there is no default, so the caller must set a value.
     """
 
     name: str
@@ -70,10 +70,10 @@ class Choice:
 
 
 class Reading(TypedDict, total=False):
-    """The caller's values for a checkpoint's ambiguities, as keywords.
+    """The caller's values for a checkpoint's ambiguities, as keyword arguments.
 
     aux_layers: boundary ids R_k (with the reading layer_ids=post: block numbers). readings: values by name of
-    the reading (`KNOWN`); reasons: reasons by name, which are recorded in the file.
+        the reading (`KNOWN`); reasons: reasons for the values by name, which are recorded in the file.
     """
 
     aux_layers: Sequence[int] | None
@@ -96,7 +96,9 @@ class Options:
         readings: Mapping[str, Any] | None = None,
         reasons: Mapping[str, str] | None = None,
     ) -> Options:
-        """Checks the arguments. Raises InvalidValueError for an unknown reading or value."""
+        """Returns the checked arguments of `Reading`. Raises InvalidValueError for an unknown reading or
+        value.
+        """
         layers = None if aux_layers is None else tuple(aux_layers)
         return cls(layers, checked_readings(readings or {}), dict(reasons or {}))
 
@@ -126,8 +128,8 @@ def plain_number(value: Any, name: str = "rope_theta") -> str:
 
 
 def settle(choices: Sequence[Choice], given: Mapping[str, str]) -> dict[str, str]:
-    """Returns the value of every reading: the caller's value, or the default of the choice. Raises an error
-    for an open choice without a value.
+    """Returns the value of every choice: the caller's value, or the default of the choice. Raises an error if
+    the caller sets no value for an open choice.
     """
     readings = dict(given)
     for choice in choices:
@@ -148,8 +150,8 @@ def settle(choices: Sequence[Choice], given: Mapping[str, str]) -> dict[str, str
 def recorded(
     choices: Sequence[Choice], given: Mapping[str, str], reasons: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Returns texts for the file, `name=value (reason)`, for every choice and every reading that the caller
-    set.
+    """Returns texts that are recorded in the file, `name=value (reason)`, one for every choice and every
+    reading that the caller set.
     """
     settled = {choice.name: choice.values[0] for choice in choices if not choice.is_open} | dict(given)
     return tuple(
@@ -159,7 +161,7 @@ def recorded(
 
 
 def unread_notes(choices: Sequence[Choice], given: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns notes for the user that name the readings not used."""
+    """Returns a note for the user for each choice whose other readings were not used."""
     return tuple(
         f"{choice.name}: read as {choice.values[0]}; {' or '.join(choice.values[1:])} is possible, because "
         f"{choice.why}. Not tried; --reading {choice.name}={choice.values[1]} takes it"
@@ -171,10 +173,10 @@ def unread_notes(choices: Sequence[Choice], given: Mapping[str, str]) -> tuple[s
 def ignored_theta(
     config: Mapping[str, Any], who: str, kinds: Sequence[str], *, is_open: bool = False
 ) -> tuple[Choice, ...]:
-    """Returns the choice for a trainer that always rotates with base 10000.
+    """Returns the choice of theta for a trainer that always used a theta of 10000.
 
-    kinds: rope types that the trainer treats like this. is_open: the trainer's inference code also uses
-    10000, so there is no default.
+    kinds: rope types for which the trainer ignored the config's theta. is_open: True if the trainer's
+        inference code uses 10000 too, so that there is no default.
     """
     theta = stated_theta(config)
     if theta == 10000.0 or rope_kind(config) not in kinds:
@@ -184,8 +186,8 @@ def ignored_theta(
 
 
 def ignored_part(config: Mapping[str, Any]) -> tuple[Choice, ...]:
-    """Returns the choice for a config that asks for partly rotated heads although the drafter's class rotates
-    them fully.
+    """Returns the choice for a config with partly rotated heads, if the drafter's class rotates heads
+    fully.
     """
     part = partial_rotary(config)
     if part == 1.0 or rope_kind(config) not in WITHOUT_SCALING:
@@ -213,9 +215,9 @@ def read_as(sources: Mapping[str, TensorSource], readings: Mapping[str, str]) ->
 def _one_norm(first: TensorSource, second: TensorSource) -> TensorSource:
     """Returns the weights of one norm that replaces two consecutive norms: `w2 * w1 / rms(w1)`.
 
-    Only the weights of the first norm matter, because the second one scales the whole row again:
-    `w2 * w1 * x / rms(w1 * x)`. The result uses `rms(w1) * rms(x)` instead of `rms(w1 * x)`, which changes
-    each row by a factor near 1.
+    Of the first norm, only the weights matter, because the second norm scales the whole row again: `w2 * w1 *
+    x / rms(w1 * x)`. The result uses `rms(w1) * rms(x)` instead of `rms(w1 * x)`, which changes each row by a
+    factor near 1.
     """
 
     def rows(start: int, stop: int) -> npt.NDArray[Any]:
@@ -234,7 +236,9 @@ Convention = Literal["boundary", "post"]
 
 @dataclass(frozen=True)
 class LayerIds:
-    """rule: default, boundary, post+1 or given; final for EAGLE-1 and 2, whose feature is fixed."""
+    """Boundary ids of the layers that a drafter reads. rule: how the ids were found: default, boundary,
+    post+1 or given; "final" for EAGLE-1 and 2, whose feature is fixed.
+    """
 
     ids: tuple[int, ...]
     rule: str
@@ -244,8 +248,8 @@ class LayerIds:
 def layer_ids_choice(
     ids: Sequence[int] | None, n_blocks: int, family: str, convention: Convention | None
 ) -> tuple[Choice, ...]:
-    """Returns the choice for explicit ids; () if the ids are unambiguous. Takes the arguments of
-    `resolve_layer_ids`.
+    """Returns the choice of the convention for explicit layer ids; () if the ids are unambiguous. Takes the
+    arguments of `resolve_layer_ids`.
     """
     if not ids or n_blocks in ids:
         return ()
@@ -281,7 +285,7 @@ def resolve_layer_ids(
 
     ids: the ids in the checkpoint, or None. n_blocks: decoder blocks of the target. n_aux: features that fc
     expects. convention: the convention of the checkpoint's family. given: the option --aux-layers. forced:
-    the reading layer_ids, which applies to `given` if that is set. Raises LayerIdError.
+    the reading layer_ids, which applies to `given` if `given` is set, else to `ids`. Raises LayerIdError.
     """
     if given is not None:
         shift = 1 if forced == "post" else 0

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Rotary embedding: converts the keys of a draft config to the arguments of ggml_rope_ext.
 
-Reads `rope_parameters` (transformers 5), `rope_scaling` and `rope_theta` (transformers 4). Nothing is
-inherited from the target. Scalings whose frequencies depend on the context length (dynamic, longrope) are
-rejected.
+The config's keys are `rope_parameters` (transformers 5), or `rope_scaling` and `rope_theta` (transformers 4).
+Nothing is inherited from the target. Scalings whose frequencies depend on the context length (dynamic,
+longrope) are rejected.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def parse_rope(
     unscaled: bool = False,
     partial: str = "",
 ) -> tuple[RopeSpec, str]:
-    """Returns the rope of a flat draft config, and a note for the user or "". Raises ConfigError,
+    """Returns the rope of a flat draft config, and a note for the user (or ""). Raises ConfigError,
     UnsupportedError.
 
     deepseek: parse for latent attention, which only supports yarn with DeepSeek's factors. theta: replaces
@@ -93,15 +93,16 @@ def parse_rope(
 
 
 def rope_divisors(rope: RopeSpec, head_dim: int) -> npt.NDArray[np.float32]:
-    """Returns `rope_freqs.weight` `[head_dim / 2]` of llama3 scaling: long wavelengths are slowed down by the
-    factor, short ones stay.
+    """Returns `rope_freqs.weight` `[head_dim / 2]`, which divides the frequencies. With llama3 scaling, long
+    wavelengths are divided by the factor and short wavelengths stay.
 
-    llama.cpp's converter computes the same in float32 with torch; they agree to 2e-6 of each value. For
-    partly rotated heads, the divisors of fixed values are huge (ggml-org/llama.cpp: conversion/gemma.py).
+    llama.cpp's converter computes the same values in float32 with torch, and the results agree to 2e-6 of
+    each value. In partly rotated heads, values that are not rotated have huge divisors (ggml-org/llama.cpp:
+    conversion/gemma.py).
     """
     if rope.scaling == "proportional":
         turned = np.arange(head_dim // 2) < int(rope.factor * head_dim / 2)
-        # large enough to stop the rotation; its square still fits in a float
+        # The divisor 1e15 is large enough to stop the rotation, and its square still fits in a float.
         return np.where(turned, 1.0, 1e15).astype(np.float32)
     context, low, high = float(rope.original_context or 8192), rope.low_freq_factor, rope.high_freq_factor
     wavelengths = 2 * math.pi * rope.theta ** (np.arange(0, head_dim, 2) / head_dim)
@@ -112,21 +113,25 @@ def rope_divisors(rope: RopeSpec, head_dim: int) -> npt.NDArray[np.float32]:
 
 
 def pair_rows(values: npt.NDArray[np.float32], head_dim: int) -> npt.NDArray[np.float32]:
-    """Permutes the rows of heads from Hugging Face's half-split order to adjacent pairs, as ggml's NORM rope
-    needs them.
+    """Permutes the rows of heads from Hugging Face's half-split order to the adjacent pairs that ggml's NORM
+    rope needs.
     """
     halves = values.reshape(-1, 2, head_dim // 2, *values.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
 
 
 def unpair_rows(values: npt.NDArray[np.float32], head_dim: int) -> npt.NDArray[np.float32]:
-    """Inverse of `pair_rows`."""
+    """Permutes the rows of heads from adjacent pairs to Hugging Face's half-split order, the inverse of
+    `pair_rows`.
+    """
     pairs = values.reshape(-1, head_dim // 2, 2, *values.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)
 
 
 def halves(source: TensorSource, head_dim: int) -> TensorSource:
-    """Permutes the rows of heads from adjacent pairs to Hugging Face's half-split order."""
+    """Returns a tensor with the rows of heads permuted by `unpair_rows`, from adjacent pairs to half-split
+    order.
+    """
 
     def rows(start: int, stop: int) -> npt.NDArray[Any]:
         first, last = start // head_dim * head_dim, min(-(-stop // head_dim) * head_dim, source.n_rows)
@@ -136,8 +141,8 @@ def halves(source: TensorSource, head_dim: int) -> TensorSource:
 
 
 def scaling_block(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Returns the config's object with the rope scaling. transformers 5 may nest one object per kind of
-    layer; equal objects count as one.
+    """Returns the name and the content of the config's object with the rope scaling. transformers 5 may nest
+    one object per kind of layer; equal objects count as one.
     """
     names = [name for name in ("rope_parameters", "rope_scaling") if config.get(name) is not None]
     blocks = [_flat_block(name, config[name]) for name in names]
@@ -156,8 +161,8 @@ def _flat_block(name: str, block: Any) -> Mapping[str, Any]:
 
 
 def _check_same(parameters: Mapping[str, Any], scaling: Mapping[str, Any]) -> None:
-    """Raises ConfigError if rope_parameters and rope_scaling contradict each other: engines on transformers 5
-    read the first, engines on transformers 4 the second.
+    """Raises ConfigError if rope_parameters and rope_scaling contradict each other. Engines on transformers 5
+    read rope_parameters, and engines on transformers 4 read rope_scaling.
     """
     one, other = (
         {key: value for key, value in block.items() if value is not None and key != "type"}
@@ -185,8 +190,8 @@ def _factor(block: Mapping[str, Any], where: str) -> float:
 
 
 def _proportional(theta: float, block: Mapping[str, Any], where: str) -> RopeSpec:
-    """Parses Gemma 4's scaling: frequencies are computed for the whole head, and the first part of the head
-    is rotated.
+    """Parses Gemma 4's scaling. The frequencies are computed for the whole head, but only the first part of
+    the head is rotated.
     """
     part = number(block, "partial_rotary_factor", 1.0, where=f"config.json: {where}.")
     if not 0 < part <= 1 or number(block, "factor", 1.0, where=f"config.json: {where}.") != 1.0:
@@ -222,8 +227,8 @@ def _yarn(theta: float, block: Mapping[str, Any], where: str, deepseek: bool) ->
         raise ConfigError(f"{where}.factor: expected 1 or more for yarn, found {factor}")
     if block.get("truncate") is False:
         raise UnsupportedError(f"{where}.truncate is false: ggml always truncates yarn's correction range")
-    # ggml itself multiplies cos and sin by 1 + 0.1 ln(factor), so attn_factor is the checkpoint's factor
-    # divided by this value
+    # ggml itself multiplies cos and sin by 1 + 0.1 ln(factor). So attn_factor is the checkpoint's multiplier
+    # divided by this value.
     multiplier = (_deepseek_multiplier if deepseek else _cos_sin_multiplier)(block, where, factor)
     attn_factor = multiplier / (1.0 + 0.1 * math.log(factor))
     return RopeSpec(
@@ -241,8 +246,8 @@ def _yarn(theta: float, block: Mapping[str, Any], where: str, deepseek: bool) ->
 def _cos_sin_multiplier(block: Mapping[str, Any], where: str, factor: float) -> float:
     """Returns the checkpoint's factor on cos and sin (huggingface/transformers: modeling_rope_utils.py).
 
-    attention_factor is absolute; mscale and mscale_all_dim form a ratio; vLLM's attn_factor multiplies the
-    default.
+    The key attention_factor is the multiplier itself. The keys mscale and mscale_all_dim form a ratio. vLLM's
+    key attn_factor multiplies the default.
     """
     absolute = number(block, "attention_factor", None, where=f"config.json: {where}.")
     if absolute is not None:
@@ -279,8 +284,8 @@ def _deepseek_multiplier(block: Mapping[str, Any], where: str, factor: float) ->
 
 
 def score_multiplier(config: Mapping[str, Any]) -> float:
-    """Returns the factor of DeepSeek's yarn on attention scores, in addition to the factor on cos and sin; 1
-    without yarn.
+    """Returns the factor by which DeepSeek's yarn multiplies attention scores, in addition to its factor on
+    cos and sin. Returns 1 without yarn.
     """
     where, block = scaling_block(config)
     if _kind(block) not in ("yarn", "deepseek_yarn"):

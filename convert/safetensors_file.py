@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Index of a .safetensors file: name, shape, dtype and position of every tensor.
 
-The safetensors library validates the header (sizes, overlaps, dtypes). It does not return byte offsets, so
-the header is read once more. Tensor data are not read here, because the library's numpy reader does not
-support bfloat16.
+The safetensors library validates the header (sizes, overlaps, dtypes). The library does not return byte
+offsets, so this module reads the header once more. `TensorSource` reads the tensor data, because the
+library's numpy reader does not support bfloat16.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from .errors import CheckpointError
 from .files import open_regular
 from .tensor import DTYPE_BYTES, TensorSource
 
-# a header has some hundred bytes per tensor, and takes ten times as much memory when parsed
+# Maximum bytes of a header. A header has some hundred bytes per tensor, and a parsed header takes ten times
+# as much memory.
 _MAX_HEADER_BYTES = 16 << 20
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Description of a drafter as a frozen value: sizes, switches, rope, extracted layers and vocabularies.
 
-`DraftSpec` is independent of files. `architecture` is `eagle` for EAGLE-1 and 2, `eagle3` if llama.cpp runs
-the drafter correctly, else `eagle31`; for block drafters it is `dflash` or `dflash_ex` by the same rule.
+`DraftSpec` is independent of files. Its `architecture` is `eagle` for EAGLE-1 and 2. For EAGLE-3, it is
+`eagle3` if llama.cpp runs the drafter correctly, else `eagle31`. For block drafters, it is `dflash` if
+llama.cpp runs the drafter correctly, else `dflash_ex`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ class RopeSpec:
 
     scaling: none, linear, yarn, llama3 or proportional; llama3 and proportional become `rope_freqs.weight`,
     and proportional only rotates the first `factor` of a head
-    attn_factor: factor on cos and sin; ggml also multiplies them by (1 + 0.1 ln factor), and the product of
-    both is the checkpoint's factor
-    part: the first part of a head is rotated, with the frequencies of a head of that width
+    attn_factor: factor on cos and sin; ggml also multiplies cos and sin by (1 + 0.1 ln factor), and the
+        product of both factors is the checkpoint's factor
+    part: share of a head that is rotated, from its beginning, with the frequencies of a head of that width
     """
 
     theta: float
@@ -38,11 +39,12 @@ class RopeSpec:
 
 @dataclass(frozen=True)
 class GemmaLayer:
-    """Gemma 4's layer. It adds norms after attention and the feed-forward part, normalises values without
-    weights, does not scale the scores, uses GELU, and multiplies embeddings by the root of their width.
+    """Settings of Gemma 4's layer. This layer has norms after attention and after the feed-forward part, a
+    norm of the values without weights, no scaling of the scores, and GELU. Embeddings are multiplied by the
+    root of their width.
 
-    own_values: v has its own matrix, else the values are the keys before their norm. softcap: bound of the
-    logits, 0 = off.
+    own_values: True if values have their own matrix, else the values are the keys before the norm of the
+        keys. softcap: bound of the logits, 0 = off.
     """
 
     own_values: bool
@@ -51,8 +53,8 @@ class GemmaLayer:
 
 @dataclass(frozen=True)
 class ParallelDraft:
-    """Parallel drafting of P-EAGLE: the mask token for rows whose token is unknown, and the maximum number of
-    tokens drafted in one pass.
+    """Settings of P-EAGLE's parallel drafting: the mask token for rows whose token is unknown, and the
+    maximum number of tokens drafted in one pass.
     """
 
     mask_token: int
@@ -61,19 +63,19 @@ class ParallelDraft:
 
 @dataclass(frozen=True)
 class BlockSpec:
-    """DFlash, DSpark or DFlash2: one pass over `size` rows gives all drafts. The first row is the last token
-    of the text (the anchor), the others are mask tokens.
+    """Settings of DFlash, DSpark or DFlash2. One pass over `size` rows gives all drafts. The first row is the
+    last token of the text (the anchor), and the other rows are mask tokens.
 
-    anchor_first: slot i predicts the token i + 1 places after the anchor; otherwise the token i places after
-    the anchor, and slot 0 is unused
+    anchor_first: True = slot i predicts the token i + 1 positions after the anchor; False = slot i predicts
+        the token i positions after the anchor, and slot 0 is unused
     causal: per layer, True if a row attends only to rows before it
-    markov_rank: rank of DSpark's bias, which depends on the token before a slot; 0 = no bias
-    confidence: a head estimates acceptance
+    markov_rank: rank of DSpark's Markov head, a bias that depends on the token before a slot; 0 = no bias
+    confidence: True if a head estimates the probability of acceptance
     conv: taps and group of DFlash2's convolutions; selector: rank and number of candidates of DFlash2's
     selector
     embedding_scale: factor on the rows' embeddings; softcap: bound of the logits before the bias, 0 = off
     value_scale: factor on the output of attention
-    target_head: the head is the target's, although the drafter has its own embeddings
+    target_head: the drafter uses the target's head, although it has its own embeddings
     gated: Laguna's layer, with a gate per head, norms of each feature, and a norm before the text's keys and
     values
     """
@@ -107,7 +109,8 @@ class LatentSpec:
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values are computed from one
     latent.
 
-    q_rank: rank of the queries' low-rank product, 0 for a single matrix. kv_rank: width of the latent.
+    q_rank: rank of the low-rank product that gives the queries, 0 for a single matrix. kv_rank: width of the
+        latent.
     nope_dim, rope_dim: unrotated and rotated width of a query and key head; all heads share the rotated part
     of
     the key. value_dim: width of a value head. scale: factor on the scores, including yarn's.
@@ -132,14 +135,14 @@ class LatentSpec:
 
 @dataclass(frozen=True)
 class DraftSpec:
-    """Shape and switches of a drafter. Sizes are in elements; `aux_layers` are the boundary ids R_k of the
+    """Sizes and switches of a drafter. Sizes are in elements. `aux_layers` has the boundary ids R_k of the
     features, in the order of concatenation.
 
-    fuses_embedding: EAGLE-1 and 2. fc reads [embedding ; feature] in every step; the only feature is R_n
-    after the target's final norm, id n + 1. Without norm_output, the first layer has no norm before
-    attention, and the head reads the last layer's output without a norm; with norm_output (Mistral's
-    drafters), both norms exist. With latent attention, head_dim is `latent.key_dim`, and every head has its
-    own keys and values.
+    fuses_embedding: True for EAGLE-1 and 2. fc reads [embedding ; feature] in every step. The only feature is
+        R_n after the target's final norm, with id n + 1. Without norm_output, the first layer has no norm
+        before attention, and the head reads the last layer's output without a norm. With norm_output
+        (Mistral's drafters), both norms exist. With latent attention, head_dim is `latent.key_dim`, and every
+        head has its own keys and values.
     """
 
     family: str
@@ -165,7 +168,9 @@ class DraftSpec:
     fc_norm: bool = False
     norm_output: bool = False
     head_norm: bool = True
-    """For EAGLE-3: True if there is a last norm. Otherwise the head reads the state without a norm."""
+    """For EAGLE-3: True if the drafter has a norm before the head, False if the head reads the state without
+    a norm.
+    """
     norm_before_fc: bool = False
     norm_before_residual: bool = False
     qk_norm: bool = False
@@ -177,11 +182,13 @@ class DraftSpec:
     sliding_layers: tuple[bool, ...] = ()
     latent: LatentSpec | None = None
     held_out_rates: tuple[float, ...] = ()
-    """Acceptance rate per depth from training, among chains that reached it; () = unknown."""
+    """Acceptance rate on held-out texts at each depth, among chains that reached the depth; () = unknown."""
     readings: tuple[str, ...] = ()
     """Readings of the checkpoint's ambiguities, with reasons (`readings.recorded`)."""
     stock_boundary_ok: bool = field(default=True)
-    """False if an aux layer is n and llama.cpp's features for n are not R_n on this target."""
+    """False if the drafter reads R_n (n = number of blocks) and llama.cpp returns another state for n on this
+    target.
+    """
 
     @property
     def has_all_norms(self) -> bool:
@@ -196,8 +203,9 @@ class DraftSpec:
     def rope_type(self) -> str:
         """Order of the rotated values in a head: `norm` or `neox`.
 
-        Permuted rows cannot be combined with per-head norm weights, so q/k norms mean neox, and block
-        drafters always have them. With latent attention, checkpoints already store paired rows.
+        Permuted rows cannot be combined with norm weights of a head, so drafters with q/k norms have neox.
+        Block drafters always have q/k norms. With latent attention, checkpoints already store paired rows, so
+        the order is norm.
         """
         return "neox" if self.qk_norm and self.latent is None else "norm"
 
@@ -208,9 +216,9 @@ class DraftSpec:
 
     @property
     def stock_blockers(self) -> tuple[str, ...]:
-        """Reasons why llama.cpp would run this drafter wrongly or not at all; empty for plain EAGLE-3 and for
-        block drafters that llama.cpp supports (ggml-org/llama.cpp: src/models/dflash.cpp,
-        common/speculative.cpp).
+        """Reasons why llama.cpp would run this drafter wrongly or not at all. The result is empty for
+        ordinary EAGLE-3 and for block drafters that llama.cpp supports (ggml-org/llama.cpp:
+        src/models/dflash.cpp, common/speculative.cpp).
         """
         if self.block is not None:
             return self._stock_block_blockers(self.block)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Turns the tensors of a checkpoint into the bytes of a GGUF: reads ranges of rows, reorders and encodes
-them, and records the rounding error.
+"""Turns the tensors of a checkpoint into the bytes of a GGUF. Ranges of rows are read, reordered and encoded,
+and the rounding error is recorded.
 
-A chunk is decoded to float32, so memory stays at a few chunks for any tensor. Chunks are encoded in threads
-(ggml releases the GIL); rows are independent, so the result does not depend on the number of threads.
+Only a few chunks of rows are in memory as float32 at a time, for any tensor. Chunks are encoded in threads,
+because ggml releases the GIL. Rows are independent, so the result does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .tensor import TensorSource
 from .writer import PlannedTensor
 
 N_WORKERS = min(os.cpu_count() or 1, 8)
-_CHUNK_VALUES = 4 << 20  # 16 MiB as float32, and as much again for the decoded copy
+_CHUNK_VALUES = 4 << 20  # 16 MiB as float32, and 16 MiB for the decoded copy
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class TensorReport:
 class TensorStream:
     """Creates `PlannedTensor`s for the writer.
 
-    ids: absolute target ids of the draft vocabulary, if there is a map
+    ids: target id of each draft id; None without a vocabulary map
     """
 
     spec: DraftSpec
@@ -65,8 +65,8 @@ class TensorStream:
     pool: Executor
 
     def plan(self, slots: Sequence[Slot]) -> list[PlannedTensor]:
-        """Returns the tensors to write, in order. Raises TensorError for a source without floating-point
-        values.
+        """Returns the tensors to write, in the order of `slots`. Raises TensorError for a source without
+        floating-point values.
         """
         wrong = [
             f"{self.sources[s.source].name} ({self.sources[s.source].dtype})"
@@ -92,7 +92,7 @@ class TensorStream:
             yield from encode(values, kind, errors, slot.name, self.pool, N_WORKERS)
 
     def _rows(self, slot: Slot) -> Iterator[npt.NDArray[np.float32]]:
-        """Yields a tensor's rows in chunks; the rows of q and k are in rope's order of pairs."""
+        """Yields a tensor's rows in chunks. The rows of q and k are permuted to rope's order of pairs."""
         if slot.role == "freqs":
             yield rope_divisors(self.spec.rope, self.spec.head_dim)
             return
@@ -109,8 +109,8 @@ class TensorStream:
 
 
 def _parts(source: TensorSource, slot: Slot) -> Iterator[npt.NDArray[np.float32]]:
-    """Splits kv_b_proj, which has rows for keys and rows for values in each head. Yields one of the two kinds
-    as `[n_heads, rows, row]`.
+    """Splits kv_b_proj, which has rows for keys and rows for values in each head. Yields the rows for keys or
+    the rows for values (`slot.part`), as `[n_heads, rows, row]`.
     """
     n_heads, rank = slot.shape[0], slot.source_shape[1]
     n_rows = slot.source_shape[0] // n_heads

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Facts about a target for the converter: width, blocks, vocabulary, tokenizer, and a few rows of its head.
 
-The target's tokenizer is copied byte for byte. Its weights may be missing; only a few rows are read.
+The target's tokenizer is copied byte for byte. The file may lack the target's weights, of which only a few
+rows are read.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from .gguf_head import Field
 from .keys import ALL
 from .vocab_map import HeadRows
 
-# Targets for which llama.cpp returns R_n as feature n (n = number of blocks). For other targets it returns
-# the state after the final norm, or no state.
+# For targets of these architectures, llama.cpp returns R_n as feature n (n = number of blocks). For other
+# targets, llama.cpp returns the state after the final norm, or no state.
 _STOCK_LAST_BOUNDARY = frozenset({"gpt-oss", "gpt_oss"})
 
 
@@ -42,7 +43,7 @@ class TargetInfo:
 
     @property
     def eos_token_id(self) -> int | None:
-        """The end-of-sequence token, if the tokenizer names one."""
+        """The end-of-sequence token; None if the tokenizer does not name it."""
         values = (field.value for field in self.tokenizer if field.name == "tokenizer.ggml.eos_token_id")
         return next((int(value) for value in values if isinstance(value, int)), None)
 
@@ -67,7 +68,7 @@ def open_target(target: str | Path) -> TargetInfo:
     for key, value in sizes.items():
         if value is None or value < 1:
             raise TargetError(f"{file.path}: key {arch}.{key}: expected a positive integer, found {value}")
-    # the key also counts multi-token prediction layers, which do not run as part of the target
+    # The key block_count includes multi-token prediction layers, which do not run as part of the target.
     blocks = (sizes["block_count"] or 0) - (file.integer(f"{arch}.nextn_predict_layers") or 0)
     return TargetInfo(
         name=file.text("general.name", file.path.stem),
@@ -76,8 +77,8 @@ def open_target(target: str | Path) -> TargetInfo:
         hidden_size=sizes["embedding_length"] or 0,
         block_count=blocks,
         vocab_size=len(tokens),
-        # an empty array is left out: the gguf package cannot write it, and readers treat a missing array the
-        # same
+        # Empty arrays are left out, because the gguf package cannot write them. Readers treat a missing array
+        # as an empty array.
         tokenizer=tuple(f for f in file.fields.values() if f.name.startswith("tokenizer.") and f.value != []),
         head=_gguf_head(file, len(tokens)),
         has_head="output.weight" in file.tensors,
@@ -85,8 +86,8 @@ def open_target(target: str | Path) -> TargetInfo:
 
 
 def _gguf_head(file: GgufFile, vocab: int) -> HeadRows | None:
-    """Returns the target's output head, or the embedding table if the target uses it as its head; None for a
-    file without weights.
+    """Returns the target's output head. Returns the embedding table if the target uses this table as its
+    head, and None for a file without weights.
     """
     info = file.tensors.get("output.weight") or file.tensors.get("token_embd.weight")
     if info is None or len(info.shape) != 2 or info.shape[0] != vocab:
@@ -94,7 +95,7 @@ def _gguf_head(file: GgufFile, vocab: int) -> HeadRows | None:
     name = info.name
     try:
         read_rows(file, name, 0, 1)
-    # the similarity check is optional, so it is skipped if the library or the data are missing
+    # The similarity check is optional, so it is skipped if ggml's library or the data are missing.
     except EagleError:
         return None
     return HeadRows((vocab, info.shape[1]), lambda i: read_rows(file, name, i, i + 1)[0])

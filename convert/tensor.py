@@ -2,9 +2,9 @@
 """A tensor in a checkpoint file that is not read yet.
 
 `TensorSource` is a name, a shape, a dtype and a position (file, byte offset). Data are read on demand, a
-range of rows at a time, with plain reads. Memory maps are avoided because their pages count as resident
-memory, and a conversion must stay small next to an 8B model. Floats are returned as float32, integers and
-bools as stored.
+range of rows at a time, with ordinary reads. Memory maps are avoided, because their pages count as resident
+memory, and a conversion must stay small next to an 8B model. Floats are returned as float32. Integers and
+bools are returned in their stored type.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NUMPY: dict[str, np.dtype[Any]] = {
         "I16": "<i2", "I8": "<i1", "U8": "<u1", "BOOL": "<u1",
     }.items()
 }  # fmt: skip
-"""Types by safetensors' names, also used for .bin files."""
+"""numpy types by safetensors' name of the type. Tensors of .bin files have the same names of types."""
 DTYPE_BYTES: dict[str, int] = {name: dtype.itemsize for name, dtype in _NUMPY.items()}
 FLOAT_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
 
@@ -80,7 +80,7 @@ class TensorSource:
         return values.reshape(stop - start, *self.shape[1:])
 
     def read(self) -> npt.NDArray[Any]:
-        """Reads the whole tensor; meant for small tensors such as vocabulary maps."""
+        """Reads the whole tensor. For small tensors such as vocabulary maps."""
         return self.read_rows(0, self.n_rows).reshape(self.shape)
 
 
@@ -95,7 +95,9 @@ def computed(
     rows: Callable[[int, int], npt.NDArray[Any]],
     shape: tuple[int, ...] | None = None,
 ) -> TensorSource:
-    """Returns a tensor like `source`, whose rows are computed. rows: as `TensorSource.read_rows`."""
+    """Returns a tensor like `source`, whose rows are computed. rows: function that replaces
+    `TensorSource.read_rows`; shape: None = the shape of `source`.
+    """
     return _Computed(source.name, shape or source.shape, source.dtype, source.path, source.offset, rows)
 
 
@@ -108,7 +110,7 @@ class _Computed(TensorSource):
 
 
 def stacked(sources: Sequence[TensorSource]) -> TensorSource:
-    """Returns one tensor whose rows are tensors of the same shape."""
+    """Returns a tensor that stacks tensors of the same shape. Each of its rows is one of these tensors."""
 
     def rows(start: int, stop: int) -> npt.NDArray[Any]:
         return np.stack([part.read() for part in sources[start:stop]])

@@ -8,10 +8,10 @@ of the
 format: pytorch/pytorch: torch/serialization.py.
 
 The pickle is read by Python's own unpickler, limited to the instructions that a state dict needs. With other
-instructions, a few bytes could allocate gigabytes or hash a nested tuple for years, even without looking up
-globals. Each allowed instruction creates at most one small value and only calls functions in this module. The
-Python version of the unpickler is used, because the C version allocates a memo as long as any index in the
-file.
+instructions, a few bytes of pickle could allocate gigabytes or hash a nested tuple for years, even without
+looking up globals. Each allowed instruction creates at most one small value, and calls only functions in this
+module. The Python version of the unpickler is used, because the C version allocates a memo for the largest
+index in the file.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ from .files import open_regular
 from .tensor import DTYPE_BYTES, TensorSource
 
 _MAX_PICKLE_BYTES = 1 << 20
-"""Maximum size of the pickle: some hundred bytes per tensor; parsed, it takes a hundred times its size."""
-# the zip's list of entries has some hundred bytes per tensor; zipfile needs ten times as much memory for it
+"""Maximum bytes of the pickle, which has some hundred bytes per tensor. When parsed, it takes a hundred times
+its size.
+"""
+# Maximum bytes of one read. The zip's list of entries has some hundred bytes per tensor, and zipfile needs
+# ten times as much memory for the list.
 _MAX_READ = 4 << 20
 _MAX_DIMS = 8
 
@@ -50,8 +53,8 @@ _ALLOWED = (
 
 
 class _Bounded(io.FileIO):
-    """A file that refuses reads above `_MAX_READ` bytes. zipfile reads the list of entries in one piece, and
-    creates an object for every 46 bytes of it.
+    """A file that refuses reads above `_MAX_READ` bytes. The limit is for zipfile, which reads the list of
+    entries in one piece, and creates an object for every 46 bytes of the list.
     """
 
     def read(self, size: int | None = -1) -> bytes:
@@ -63,7 +66,7 @@ class _Bounded(io.FileIO):
 def read_index(path: Path) -> dict[str, TensorSource]:
     """Returns all tensors of the file by name.
 
-    Raises CheckpointError for anything except a zip-format state dict of plain contiguous tensors.
+    Raises CheckpointError for any file but a zip-format state dict of contiguous tensors.
     """
     try:
         with open_regular(path) as file:
@@ -111,8 +114,8 @@ def _index_archive(path: Path, archive: zipfile.ZipFile) -> dict[str, TensorSour
 
 
 def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> bytes:
-    """Reads a small entry of the zip. Raises CheckpointError for a compressed entry, because it could unpack
-    to any size.
+    """Reads a small entry of the zip. Raises CheckpointError for a compressed entry, because a compressed
+    entry could unpack to any size.
     """
     name = info.filename.rpartition("/")[2]
     if info.compress_type != zipfile.ZIP_STORED:
@@ -123,8 +126,8 @@ def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> byt
 
 
 class _Entries(dict[str, Any]):
-    """The only dict that the pickle can create. Its keys must be texts, because hashing a nested tuple may
-    take unlimited time.
+    """The only kind of dict that the pickle can create. The keys must be texts, because hashing a nested
+    tuple may take unlimited time.
     """
 
     __slots__ = ()
@@ -160,8 +163,8 @@ class _StateDict(pickle._Unpickler):
         return function
 
     def persistent_load(self, pid: Any) -> TensorSource:
-        """Returns the position of a storage in the file. The data begin after the entry's local header, whose
-        length only the header itself states, because torch pads it.
+        """Returns a storage as a `TensorSource` with its position in the file. The data begin after the
+        entry's local header. Only the local header itself states its length, because torch pads it.
         """
         if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage"):
             raise CheckpointError("data.pkl contains a persistent id that is not a tensor storage")

@@ -2,14 +2,14 @@
 """d2t and t2d: the target token of each draft id, and a check of the draft head against them.
 
 Checkpoints store offsets (`target id = i + d2t[i]`) and a membership mask `t2d`; a GGUF stores absolute ids
-(I64). Only this module handles both. Every map must be strictly increasing within the target vocabulary; an
-ambiguous map is rejected.
+(I64). Only this module handles both forms. The target ids of every map must be strictly increasing within the
+target vocabulary. An ambiguous map is rejected.
 
-A draft head that started as a copy of the target's still resembles it. The similarity shows whether its rows
-were gathered by token id or, as by one exporter (lightseekorg/TorchSpec: tools/convert_to_hf.py), by the
-map's raw offsets. A head gathered by raw offsets is rejected, because it drafts wrong tokens. If neither
-reading gives similar rows, the head was trained from scratch and shows nothing about the map. Only a few of
-the target's rows are read.
+A draft head that started as a copy of the target's head still resembles the target's head. The similarity
+shows whether the rows of the draft head were gathered by token id, or by the map's raw offsets. (One exporter
+gathers them by raw offsets, lightseekorg/TorchSpec: tools/convert_to_hf.py.) A head gathered by raw offsets
+is rejected, because it drafts wrong tokens. If neither order gives similar rows, the head was trained from
+scratch and shows nothing about the map. Only a few rows of the target's head are read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ IntArray = npt.NDArray[np.int64]
 def absolute_ids(
     d2t: npt.NDArray[Any] | None, t2d: npt.NDArray[Any] | None, n_draft: int, n_target: int
 ) -> tuple[IntArray | None, str]:
-    """Returns the absolute target id of each draft id (None for the identity), and a note for the user or "".
+    """Returns the absolute target id of each draft id (None if draft ids equal target ids), and a note for
+    the user (or "").
 
     d2t: `[n_draft]` integers. t2d: `[n_target]` bool or 0/1. n_draft, n_target: sizes of the vocabularies.
     Raises VocabMapError.
@@ -106,7 +107,7 @@ def _from_table(
 
 
 def _is_map(ids: IntArray, n_target: int) -> bool:
-    # comparing differences instead could overflow
+    # The range is checked first, because differences of arbitrary integers could overflow.
     return bool(ids.size and ((ids >= 0) & (ids < n_target)).all() and (np.diff(ids) > 0).all())
 
 
@@ -134,7 +135,7 @@ def _mismatch(ids: IntArray, members: IntArray, n_target: int) -> str:
 
 
 _N_SAMPLES = 64
-# minimum mean cosine of similar rows; unrelated rows of a few hundred values or more stay below 0.1
+# Minimum mean cosine of similar rows. Unrelated rows of a few hundred values or more have a cosine below 0.1.
 _CLEARLY = 0.3
 
 F32 = npt.NDArray[np.float32]
@@ -151,14 +152,16 @@ class HeadRows:
 
 
 def check_head(head: TensorSource, ids: npt.NDArray[np.int64], target: HeadRows) -> str:
-    """Returns a note about the similarity, or "" if nothing can be compared.
+    """Compares the draft head with the target's head. Returns a note about the similarity, or "" if no rows
+    can be compared.
 
-    head: `[Vd, H]`. ids: absolute target ids `[Vd]`. Raises VocabMapError for a head gathered by offsets.
+    head: `[Vd, H]`. ids: absolute target ids `[Vd]`. Raises VocabMapError for a head that was gathered by raw
+        offsets.
     """
     if head.shape[1] != target.shape[1] or not head.is_float:
         return ""
     offsets = ids - np.arange(ids.size)
-    # draft ids for which ids and offsets name different rows of the target
+    # Only draft ids are usable whose target id and raw offset are different rows of the target's head.
     usable = np.flatnonzero(offsets != ids)
     if usable.size < _N_SAMPLES:
         return ""

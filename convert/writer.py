@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Writes a GGUF in one pass: first the keys and the tensor list, then the tensor data chunk by chunk. The
-output is an open temporary file.
+output is a temporary file.
 
-`replace_file` gives that file a temporary name next to the destination and renames it at the end, so a failed
-or killed conversion leaves the old file unchanged.
+`replace_file` creates the temporary file next to the destination and renames it at the end. So a failed or
+killed conversion leaves the old file unchanged.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .quantize import ErrorSum
 class PlannedTensor:
     """A tensor that the writer will write.
 
-    shape: slowest axis first. chunks: yields the tensor's encoded bytes in order, on demand, and adds their
-    rounding errors to `errors`. note: why it does not have the requested type, or ""
+    shape: slowest axis first. chunks: yields the tensor's encoded bytes in order, on demand, and adds the
+        rounding errors to `errors`. note: why the tensor does not have the requested type, or ""
     """
 
     name: str
@@ -86,8 +86,8 @@ def _write_tensor(writer: GGUFWriter, tensor: PlannedTensor, progress: Callable[
 
 @contextlib.contextmanager
 def replace_file(out: Path) -> Iterator[Path]:
-    """Yields a temporary file next to `out`. On success the file is renamed to `out`, otherwise it is
-    removed.
+    """Yields a temporary file next to `out`. If the `with` block succeeds, the temporary file is renamed to
+    `out`, otherwise it is removed.
 
     Raises WriteError for operating system errors.
     """

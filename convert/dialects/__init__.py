@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Registry of dialects, and the choice of a checkpoint's dialect.
 
-Order matters: the dialect with the most reliable mark comes first. Tensors and nested configs are more
-reliable than `architectures`, a key that several exporters leave at the value of a template.
+Dialects are tried in order, and the dialect with the most reliable mark comes first. Tensors and nested
+configs are more reliable marks than `architectures`, because several exporters leave this key at the value of
+a template.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def recognise(seen: Seen) -> Dialect:
     checkpoint.
     """
     refuse(seen, _CLASSES, _BLOCK_CLASSES)
-    # Every drafter has one of these tensors and no ordinary model does. Other missing tensors are reported
-    # later.
+    # Every drafter has one of these tensors, and no ordinary model has any. Other missing tensors are
+    # reported later.
     marks = ("fc.weight", "encoder.fc.weight", "layers.0.hidden_norm.weight")
     if any(seen.shape(mark) is not None for mark in marks):
         for dialect in DIALECTS:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Base of dialects. A dialect is a layout in which a trainer or exporter writes EAGLE drafters.
 
-A dialect recognises a checkpoint, flattens its config and knows how its project counts layers. Shapes,
-switches and checks are shared, because all dialects describe the same drafter once its tensors have canonical
-names: `layers.{i}.*`, `fc.weight`, `norm.weight` and so on, as listed in `keys.TENSORS`.
+A dialect recognises a checkpoint, flattens its config, and has the convention of its project for layer ids.
+Once the tensors have canonical names, all dialects describe the same drafter, so they share shapes, switches
+and checks. Canonical names are `layers.{i}.*`, `fc.weight`, `norm.weight` and so on, as listed in
+`keys.TENSORS`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _NEVER_USED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|verifier_norm\..*|verifie
 
 @dataclass(frozen=True)
 class Seen:
-    """An opened checkpoint: its config and the shape of every tensor under its original name."""
+    """An opened checkpoint: its config, and the shape of every tensor by the tensor's original name."""
 
     config: Mapping[str, Any]
     shapes: Mapping[str, tuple[int, ...]]
@@ -53,8 +54,8 @@ class Seen:
 
     @property
     def eagle_config(self) -> Mapping[str, Any]:
-        """The nested object `eagle_config` of the config; {} if absent. Raises ConfigError if it is not an
-        object.
+        """The object `eagle_config` in the config; {} if absent. Raises ConfigError if `eagle_config` is not
+        an object.
         """
         return nested(self.config, "eagle_config")
 
@@ -75,19 +76,21 @@ class Dialect:
     name = ""
     title = ""
     classes: tuple[str, ...] = ()
-    """Values of `architectures` whose drafters have this arithmetic."""
+    """Values of `architectures` for drafters with the arithmetic of this dialect."""
     fuses_embedding = False
-    """EAGLE-1 and 2, see `DraftSpec`."""
+    """True for EAGLE-1 and 2, see `DraftSpec.fuses_embedding`."""
     reads_files = False
     """True if the checkpoint is a GGUF."""
     is_block = False
-    """DFlash, DSpark, DFlash2, see `BlockSpec`."""
+    """True for block drafters (DFlash, DSpark, DFlash2), see `BlockSpec`."""
     activations: tuple[str | None, ...] = (None, "swish", "silu")
-    """Accepted values of hidden_act; error messages name the last one."""
+    """Accepted values of hidden_act. Error messages name the last value."""
     is_gemma = False
-    """True for Gemma 4's layer."""
+    """True if the drafter has Gemma 4's layer."""
     conventions: tuple[Convention | None, Convention | None] = (None, None)
-    """Meanings of explicit aux layer ids in `config` and in `eagle_config`; None = unknown."""
+    """Conventions of explicit aux layer ids at the config's top level and in `eagle_config`; None =
+    unknown.
+    """
 
     def matches(self, seen: Seen) -> bool:
         """Returns True if the checkpoint has this layout. The registry tries the dialects in order."""
@@ -98,8 +101,8 @@ class Dialect:
         return dict(seen.config)
 
     def convention(self, seen: Seen, ids_key: str) -> Convention | None:
-        """Returns the convention of layer ids in a place of the config; None if the checkpoint does not
-        identify it.
+        """Returns the convention of the layer ids in a place of the config; None if the checkpoint does not
+        identify the convention.
         """
         return self.conventions[ids_key == "eagle_config"]
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Layouts of block drafters. They share `fc`, `hidden_norm`, `layers.{i}.*`, `norm`, the heads, and a config
-whose `dflash_config` overrides the top level.
+"""Layouts of block drafters. All these layouts have `fc`, `hidden_norm`, `layers.{i}.*`, `norm`, the heads,
+and a config whose `dflash_config` overrides the top level.
 
-A layer id names the block of the target whose output the drafter reads, except in the engines' key
-`eagle_aux_..` (vllm-project/vllm: v1/worker/gpu/spec_decode/eagle/eagle3_utils.py). Checkpoints of z-lab and
-DeepSpec do not state the first drafting slot; the class name determines it.
+A layer id is the number of the target's block whose output the drafter reads. Only the key `eagle_aux_..` of
+inference engines has another convention (vllm-project/vllm: v1/worker/gpu/spec_decode/eagle/eagle3_utils.py).
+Checkpoints of z-lab and DeepSpec do not state the first drafting slot. The class name determines it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from .eagle import gemma_config, gemma_name, nested_config
 MOST_LAYERS = 256
 IDS = "eagle_aux_hidden_state_layer_ids"
 _LAGUNA = ("gating", "num_attention_heads_per_layer", "swa_attention_sink_enabled", "swa_rope_parameters")
-"""Keys that only Laguna has. Its dialect reads the last one; the tensors already show the others."""
+"""Config keys that only Laguna has. Laguna's dialect reads the last key. The tensors already show the values
+of the other keys.
+"""
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,8 +47,8 @@ def _n_layers(config: Mapping[str, Any]) -> int:
 
 
 def _slides(config: Mapping[str, Any]) -> bool:
-    """Returns True if layer_types gives every layer a sliding window. Such layers are causal if use_swa sets
-    the window and no key sets causality. Raises ConfigError.
+    """Returns True if layer_types gives every layer a sliding window. If use_swa sets the window and no key
+    sets causality, such layers are causal. Raises ConfigError.
     """
     kinds = config.get("layer_types")
     slides = {kind == "sliding_attention" for kind in kinds} if isinstance(kinds, list) and kinds else {False}
@@ -56,8 +58,8 @@ def _slides(config: Mapping[str, Any]) -> bool:
 
 
 def _sample_from_anchor(config: Mapping[str, Any]) -> bool | None:
-    """Returns True if one of three config keys lets the anchor's slot draft a token; None if all three are
-    unset. Raises ConfigError.
+    """Returns whether the anchor's slot drafts a token, from three config keys. Returns None if all three
+    keys are unset. Raises ConfigError.
     """
     keys = {"sample_from_anchor": True, "shift_label": True, "dspark_bonus_anchor": False}
     stated = {key: flag(config, key) is drafts for key, drafts in keys.items() if config.get(key) is not None}
@@ -73,9 +75,9 @@ class BlockDialect(Dialect):
     is_block = True
     conventions: tuple[Convention | None, Convention | None] = ("post", None)
     anchor_first = False
-    """Default of these classes: True if slot 0 drafts."""
+    """True if slot 0 drafts a token, unless the config says otherwise."""
     keys: frozenset[str] | None = READ
-    """Keys of the config that are read; None for a config made by `gguf_checkpoint`."""
+    """Config keys that the converter reads; None for a config that `gguf_checkpoint` built."""
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         config = flat(seen.config)
@@ -96,7 +98,7 @@ class BlockDialect(Dialect):
                 "layer_types": ["sliding_attention"] * _n_layers(config),
                 "use_sliding_window": True,
             }
-        # without this tensor, the key was only copied from the target's config
+        # Without this tensor, tie_word_embeddings was only copied from the target's config.
         if seen.shape("embed_tokens.weight") is None:
             config["tie_word_embeddings"] = False
         config[IDS] = self.layer_ids(config)
@@ -114,7 +116,7 @@ class BlockDialect(Dialect):
         return found
 
     def layer_ids(self, config: Mapping[str, Any]) -> list[int] | None:
-        """Returns post-layer ids."""
+        """Returns the layer ids as post-layer ids."""
         post, boundary = id_list(config, "target_layer_ids"), id_list(config, IDS)
         if post and boundary and boundary != tuple(k + 1 for k in post):
             raise LayerIdError(
@@ -159,9 +161,9 @@ class BlockDialect(Dialect):
 
 
 class ZLab(BlockDialect):
-    """z-lab/dflash: `DFlashDraftModel` and, with convolutions and a selector, `DFlash2DraftModel`. SpecForge,
-    Model Optimizer and NVIDIA's Nemotron drafters also use `DFlashDraftModel`. Embeddings and head are the
-    target's.
+    """z-lab/dflash: `DFlashDraftModel`, and `DFlash2DraftModel` with convolutions and a selector. SpecForge,
+    Model Optimizer and NVIDIA's Nemotron drafters also use `DFlashDraftModel`. The drafter uses the target's
+    embeddings and head.
     """
 
     name = "z-lab"
@@ -170,7 +172,9 @@ class ZLab(BlockDialect):
         "DFlashDraftModel", "DFlash2DraftModel", "Qwen3DFlashDraftModel", "Qwen3DFlash2DraftModel",
         "QwenDFlashDraftModel",
     )  # fmt: skip
-    """The last three are names of NeMo Automodel and AngelSlim for the same arithmetic."""
+    """Class names of z-lab. The last three names are from NeMo Automodel and AngelSlim, for the same
+    arithmetic.
+    """
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         config = super().flatten(seen)
@@ -185,9 +189,9 @@ class ZLab(BlockDialect):
 
 
 class BlockFile(BlockDialect):
-    """A block drafter's GGUF, read back by `gguf_checkpoint`. Files of llama.cpp's converter do not describe
-    slots. llama.cpp's `draft-dflash` never drafts from the anchor's slot, although DeepSpec's DFlash was
-    trained for it.
+    """A block drafter's GGUF, which `gguf_checkpoint` reads as a checkpoint. Files of llama.cpp's converter
+    do not state whether the anchor's slot drafts a token. llama.cpp's `draft-dflash` never drafts from the
+    anchor's slot, although DeepSpec's DFlash was trained to draft from it.
     """
 
     name = "block-gguf"
@@ -226,13 +230,13 @@ class Muse(BlockDialect):
 class Laguna(BlockDialect):
     """poolside's Laguna: attention with a softplus gate per head, a norm of each feature, and queries, keys
     and values in one matrix (vllm-project/vllm: model_executor/models/laguna_dflash.py). Either all layers
-    have a sliding window or none has; each of the two kinds can have its own rope key.
+    have a sliding window, or no layer has. Each of these two kinds can have its own rope key in the config.
     """
 
     name = "laguna"
     title = "poolside Laguna DFlash"
     classes = ("DFlashLagunaForCausalLM", "LagunaDFlashDraftModel")
-    """The second is its name in a trainer built on SpecForge."""
+    """The second name is from a trainer built on SpecForge."""
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         config = {key: value for key, value in seen.config.items() if key not in _LAGUNA}
@@ -264,9 +268,9 @@ class DeepSpecBlock(BlockDialect):
 
     DeepSpec's "DFlash" is the same class with `markov_rank` 0, and drafts from the same slots
     (deepseek-ai/DeepSpec: deepspec/modeling/dspark/qwen3/modeling.py, config/dflash). SpecForge nests the
-    head's keys in `dflash_config`, trains on the same labels, and formerly stored the heads under
+    keys of the Markov head in `dflash_config`, trains on the same labels, and formerly stored the heads under
     `logit_head.` (sgl-project/SpecForge: specforge/modeling/draft/dspark.py). LiquidAI's drafters rotate
-    neighbouring pairs. Ling's class is DeepSpec's under another name (ggml-org/llama.cpp:
+    neighbouring pairs (RoPE). Ling's class is DeepSpec's class under another name (ggml-org/llama.cpp:
     conversion/qwen.py).
     """
 
@@ -316,10 +320,10 @@ class Liquid(BlockDialect):
 
 class SpeculatorsBlock(BlockDialect):
     """Block drafters of vllm-project/speculators: a nested layer config, boundary ids, and both kinds of
-    slots (speculators/models/dflash, dspark and dflash2: config.py). Rows of sliding layers attend to their
-    whole block if `sliding_window_non_causal` is set, which is DFlash2's default. DSpark before 13 July 2026
-    had no `sample_from_anchor` and left the anchor's slot unused; the number of tokens that a block drafts
-    identifies the convention.
+    slots (speculators/models/dflash, dspark and dflash2: config.py). If `sliding_window_non_causal` is set,
+    which is DFlash2's default, rows of layers with a sliding window attend to their whole block. DSpark
+    before 13 July 2026 had no key `sample_from_anchor` and left the anchor's slot unused. The number of
+    tokens that a block drafts identifies the convention.
     """
 
     name = "speculators-block"
@@ -358,11 +362,11 @@ class SpeculatorsBlock(BlockDialect):
 
 
 def _by_proposed_tokens(config: Mapping[str, Any]) -> bool | None:
-    """Returns True if the anchor's slot drafts a token, by the number of tokens that the config proposes;
-    None if the config does not say.
+    """Returns whether the anchor's slot drafts a token, derived from the number of proposed tokens in the
+    config. Returns None if the config does not state this number.
 
-    With the anchor's slot, a block of B rows drafts B tokens, otherwise B - 1. Raises ConfigError if the
-    config contradicts itself.
+    If the anchor's slot drafts, a block of B rows drafts B tokens, otherwise B - 1 tokens. Raises ConfigError
+    if the config contradicts itself.
     """
     stated = None if config.get("sample_from_anchor") is None else flag(config, "sample_from_anchor")
     size = integer(config, "block_size", None)

@@ -18,11 +18,12 @@ _OUTSIDE = ("lm_head.weight", "d2t", "t2d", MASK_FEATURE)
 
 
 class Automodel(Dialect):
-    """NVIDIA NeMo Automodel: the names of the body's tensors begin with `model.` (`model.layers.0.*`,
-    `model.fc.weight`), and biases are optional. P-EAGLE's `mask_hidden` has no such prefix.
+    """NVIDIA NeMo Automodel. The names of the layers' tensors and of `fc` begin with `model.`
+    (`model.layers.0.*`, `model.fc.weight`), and biases are optional. The name of P-EAGLE's `mask_hidden` has
+    no prefix.
 
-    Its latent attention (nemo_automodel/components/speculative/eagle/draft_deepseek.py) implements only
-    yarn's frequencies (components/models/deepseek_v3/rope_utils.py).
+    Automodel's latent attention (nemo_automodel/components/speculative/eagle/draft_deepseek.py) implements
+    only the frequencies of yarn (components/models/deepseek_v3/rope_utils.py).
     """
 
     name = "automodel"
@@ -47,14 +48,14 @@ _IDS = "eagle_aux_hidden_state_layer_ids"
 
 
 class DeepSpec(Dialect):
-    """deepseek-ai/DeepSpec, class `Qwen3Eagle3Model`: a Qwen3 layer (q/k norms), the target's whole
-    vocabulary.
+    """deepseek-ai/DeepSpec, class `Qwen3Eagle3Model`. It has a Qwen3 layer (with q/k norms) and drafts from
+    the target's whole vocabulary.
 
-    The ids are at the top level as `target_layer_ids` and name the block whose output was hooked
-    (deepseek-ai/DeepSpec: deepspec/modeling/target_extract.py; common.py reads `hidden_states[id + 1]`).
-    A drafter can have any number of ids; published drafters have five. Embeddings and head are frozen copies
-    of the target's. The layer's arithmetic is EAGLE-3's with the pre-norm state fed back
-    (deepspec/modeling/eagle3/qwen3/modeling.py).
+    The layer ids are at the config's top level as `target_layer_ids`. An id is the number of the block whose
+    output was captured (deepseek-ai/DeepSpec: deepspec/modeling/target_extract.py; common.py reads
+    `hidden_states[id + 1]`). A drafter can have any number of layer ids; published drafters have five.
+    Embeddings and head are frozen copies of the target's. The layer has EAGLE-3's arithmetic, and the state
+    before the norm is the input of the next step (deepspec/modeling/eagle3/qwen3/modeling.py).
     """
 
     name = "deepspec"
@@ -64,7 +65,7 @@ class DeepSpec(Dialect):
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         if seen.has("layers.1."):
-            # DeepSpec's later layers also read [embedding ; state], unlike later layers in any other project
+            # In DeepSpec, layers after the first also read [embedding ; state], unlike in any other project.
             raise UnsupportedError(
                 "DeepSpec drafter with several layers: not supported, because each of its layers reads "
                 "the embedding again"
@@ -82,7 +83,7 @@ class DeepSpec(Dialect):
 
 _NAMES = {
     ".post_attention_layernorm.": ".post_attention_norm.",
-    # name of this norm in other drafters
+    # Other drafters call this norm `post_attention_layernorm`.
     ".pre_feedforward_layernorm.": ".post_attention_layernorm.",
     ".post_feedforward_layernorm.": ".post_feedforward_norm.",
 }
@@ -91,10 +92,11 @@ _NAMES = {
 class DeepSpecGemma(DeepSpec):
     """deepseek-ai/DeepSpec, class `Gemma4Eagle3Model`: EAGLE-3 around Gemma 4's own decoder layer.
 
-    Attention is that of Gemma 4's global layers: wide heads, often without separate values, only partly
-    rotated. The norms after attention and after the feed-forward block, the scaled embedding and the soft cap
-    of the logits are also Gemma's (deepseek-ai/DeepSpec: deepspec/modeling/eagle3/gemma4/modeling.py).
-    DeepSpec does not build layers with experts or with their own embeddings, so these are rejected.
+    The attention is that of Gemma 4's global layers. It has wide heads, which are only partly rotated and
+    often have no separate values. The norms after attention and after the feed-forward block, the scaled
+    embedding and the soft cap of the logits are also Gemma's (deepseek-ai/DeepSpec:
+    deepspec/modeling/eagle3/gemma4/modeling.py). DeepSpec does not build layers with experts or layers with
+    embeddings of their own, so such layers are rejected.
     """
 
     title = "DeepSpec (Gemma 4)"
@@ -116,7 +118,9 @@ class DeepSpecGemma(DeepSpec):
 
 
 def gemma_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Translates a Gemma 4 text config to other drafters' keys. Raises ConfigError, UnsupportedError."""
+    """Translates a Gemma 4 text config to the keys of other drafters. Raises ConfigError,
+    UnsupportedError.
+    """
     if flag(config, "enable_moe_block") or number(config, "hidden_size_per_layer_input", 0.0):
         raise UnsupportedError(
             "config.json: enable_moe_block, hidden_size_per_layer_input: Gemma 4 layers with experts "
@@ -138,7 +142,7 @@ def gemma_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def gemma_name(name: str) -> str:
-    """Returns the canonical name of a Gemma 4 tensor, with the names that other drafters use for norms."""
+    """Returns the canonical name of a Gemma 4 tensor. Norms get the names that other drafters use."""
     for theirs, ours in _NAMES.items():
         if theirs in name:
             return name.replace(theirs, ours)
@@ -148,9 +152,10 @@ def gemma_name(name: str) -> str:
 class EagleRepo(Dialect):
     """SafeAILab/EAGLE, the reference implementation: `midlayer.*`, and all config keys at the top level.
 
-    This trainer writes no layer ids, so the default applies. Ids at the top level were added by another
-    tool and may use either convention. The trainer (eagle/traineagle3/cnets.py) ignores the config's theta in
-    its rope, but its inference code (eagle/model/cnets.py) uses theta for unscaled rope.
+    This trainer writes no layer ids, so the default ids apply. If layer ids are at the top level, another
+    tool added them, and they may have either convention. The trainer (eagle/traineagle3/cnets.py) ignores the
+    config's theta in its rope. The inference code of the same project (eagle/model/cnets.py) uses theta for
+    unscaled rope.
     """
 
     name = "eagle"
@@ -175,26 +180,28 @@ def theta_of_scaled_rope(config: Mapping[str, Any]) -> tuple[Choice, ...]:
 
 
 class Eagle1(Dialect):
-    """EAGLE-1 and EAGLE-2 checkpoints, which are the same: EAGLE-2 only drafts trees of another shape.
+    """EAGLE-1 and EAGLE-2 checkpoints. Both have the same format, because EAGLE-2 differs only in the shape
+    of the draft trees.
 
-    `fc` reads `[embedding ; feature]` and feeds an ordinary decoder layer without a norm before attention.
-    The target's own head reads its output without a norm (SafeAILab/EAGLE: eagle/model/cnets1.py). The
-    feature is the target's last hidden state after its final norm, the input of its head
-    (eagle/model/ea_model.py; SafeAILab/EAGLE#76). Trained by SafeAILab, LeptonAI and others; SGLang's copies
-    are named `LlamaForCausalLMEagle`, vLLM's `EagleLlamaForCausalLM`.
+    `fc` reads `[embedding ; feature]`. Its output goes into an ordinary decoder layer without a norm before
+    attention. The target's head reads the layer's output without a norm (SafeAILab/EAGLE:
+    eagle/model/cnets1.py). The feature is the target's last hidden state after its final norm, the input of
+    its head (eagle/model/ea_model.py; SafeAILab/EAGLE#76). SafeAILab, LeptonAI and others have trained such
+    drafters. In copies for SGLang the class is `LlamaForCausalLMEagle`, in copies for vLLM
+    `EagleLlamaForCausalLM`.
     """
 
     name = "eagle1"
     title = "SafeAILab/EAGLE 1 and 2"
     fuses_embedding = True
     also = ("EagleLlamaForCausalLM", "LlamaForCausalLMEagle", "Qwen2ForCausalLM", "Qwen2ForCausalLMEagle")
-    """Classes in addition to EAGLE-3's; each is dense, whatever the target is."""
+    """Classes in addition to EAGLE-3's. All these drafters are dense, even if the target is not."""
 
     def matches(self, seen: Seen) -> bool:
         fc, q = seen.shape("fc.weight"), seen.shape("layers.0.self_attn.q_proj.weight")
         if fc is None or q is None or len(fc) != 2 or len(q) != 2:
             return False
-        # an EAGLE-3 layer has inputs of twice its width, and a norm for the feature
+        # Unlike EAGLE-1's, an EAGLE-3 layer has inputs of twice its width, and a norm for the feature.
         return fc[1] == 2 * fc[0] and q[1] == fc[0] and not seen.has("layers.0.hidden_norm.")
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
@@ -213,10 +220,10 @@ class Eagle1(Dialect):
 
 
 class MistralEagle(Dialect):
-    """Mistral's EAGLE drafters: EAGLE-1's fusion before ordinary decoder layers, with all their norms.
+    """Mistral's EAGLE drafters: EAGLE-1's `fc` before ordinary decoder layers with all norms.
 
-    The state after the final norm is the head's input and is fed to the next step (vllm-project/vllm:
-    vllm/model_executor/models/mistral_eagle.py). Embeddings and head are the target's.
+    The state after the final norm is the input of the head and of the next step (vllm-project/vllm:
+    vllm/model_executor/models/mistral_eagle.py). The drafter uses the target's embeddings and head.
     """
 
     name = "mistral"
@@ -230,19 +237,20 @@ class MistralEagle(Dialect):
 
 _OWN_KEYS = ("next_layer_regular", "parallel_draft_step")
 _KIMI_TOO = "use_mtp_layernorm"
-"""TorchSpec's draft configs for Kimi also have this key."""
+"""Key of Model Optimizer's `eagle_config` that TorchSpec's draft configs for Kimi have too."""
 
 
 class ModelOpt(Dialect):
     """NVIDIA Model Optimizer, Hugging Face export: `layers.{i}.*` with a detailed `eagle_config`.
 
-    Earlier exports, and Megatron exports of a single layer, call the layer `midlayer.*`; the tensors are the
-    same. A layer id in `eagle_config` is the number of the block whose output was hooked.
+    In earlier exports, and in Megatron exports of a single layer, the same tensors are named `midlayer.*`. A
+    layer id in `eagle_config` is the number of the block whose output was captured.
 
-    The names `layers.0.*` came with a change of the trainer (2025-12-19): the first layer's input_layernorm
-    became the embedding's norm instead of an identity, and the decoder layer also applies this norm to the
-    feature, before hidden_norm (modelopt/torch/speculative/plugins/modeling_eagle.py, unchanged in 0.47.0).
-    Engines normalise the feature once.
+    The names `layers.0.*` came with a change of the trainer (2025-12-19). Since then, the first layer's
+    input_layernorm normalises the embedding, which was not normalised before. The trainer's decoder layer
+    applies this norm also to the feature, before hidden_norm
+    (modelopt/torch/speculative/plugins/modeling_eagle.py, unchanged in 0.47.0). Inference engines apply only
+    hidden_norm to the feature.
     """
 
     name = "modelopt"
@@ -256,8 +264,8 @@ class ModelOpt(Dialect):
         return own or (seen.has("layers.0.") and "use_aux_hidden_state" in seen.eagle_config)
 
     def convention(self, seen: Seen, ids_key: str) -> Convention | None:
-        # TorchSpec's export for vLLM looks the same if its config says kimi_k2, but its layer ids have
-        # another origin
+        # TorchSpec's export for vLLM looks the same if its model_type is kimi_k2, but its layer ids have
+        # another convention.
         unsure = seen.has("layers.0.") and seen.config.get("model_type") == "kimi_k2"
         if unsure and not any(key in seen.eagle_config for key in _OWN_KEYS):
             return None
@@ -281,15 +289,15 @@ class ModelOpt(Dialect):
 
 
 class SpecForge(Dialect):
-    """sgl-project/SpecForge: `midlayer.*`, optional layer ids in `eagle_config`, which name the block before
-    the feature; no embeddings.
+    """sgl-project/SpecForge: `midlayer.*`, no embeddings, and optional layer ids in `eagle_config`. A layer
+    id is the number of the block before the feature.
 
     Two settings changed their meaning, and no field of the checkpoint shows which meaning applies
     (sgl-project/SpecForge: specforge/modeling/draft/llama3_eagle.py). `norm_output` came on 2026-07-19 and is
-    in release 0.2.0. In that release it selects whether the head reads the normalised state, with the default
-    true, and the state before the norm is always fed back. Since SpecForge#879 (2026-09-15) it is EAGLE 3.1's
-    switch, as engines read it. Until 2025-10-30, rope was built without the config's theta, and until
-    2025-11-12 without llama3's scaling.
+    in release 0.2.0. In that release, `norm_output` (default true) sets whether the head reads the normalised
+    state, and the state before the norm is always the input of the next step. Since SpecForge#879
+    (2026-09-15), `norm_output` is EAGLE 3.1's switch, as in inference engines. The second setting is rope:
+    until 2025-10-30, the trainer ignored the config's theta, and until 2025-11-12 llama3's scaling.
     """
 
     name = "specforge"
@@ -329,7 +337,7 @@ class SpecForge(Dialect):
                 "and in its sources from 2026-07-19 to 2026-09-15"
             )
             return (Choice("head_norm", ("yes", "no"), why),)
-        # checkpoints with latent attention or fc_norm are newer than both fixes
+        # Checkpoints with latent attention or fc_norm are newer than both fixes of rope.
         if seen.is_latent_class or config.get("fc_norm") is not None:
             return ()
         theta = ignored_theta(config, "SpecForge before 2025-10-30 trains", ("default", "linear", "llama3"))
@@ -343,8 +351,8 @@ class Speculators(Dialect):
     """vllm-project/speculators: the layer's config nested in `transformer_layer_config`, `layers.{i}.*`,
     boundary ids.
 
-    Flattened as in vLLM (vllm-project/vllm: transformers_utils/configs/speculators/algos.py): the top level
-    overrides the nested config.
+    The config is flattened as in vLLM (vllm-project/vllm: transformers_utils/configs/speculators/algos.py):
+    the top level overrides the nested config.
     """
 
     name = "speculators"
@@ -367,11 +375,13 @@ class Speculators(Dialect):
 
 
 def nested_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the nested layer config, overridden by the top level. Raises ConfigError."""
+    """Returns the nested layer config merged with the top level, which takes precedence. Raises
+    ConfigError.
+    """
     layer = nested(config, "transformer_layer_config")
     if not layer:
         raise wrong("transformer_layer_config", "an object", None)
-    # the key is copied from the target; whether the target's head is tied is irrelevant for the drafter
+    # The key tie_word_embeddings is copied from the target, and is irrelevant for the drafter.
     base = {key: value for key, value in layer.items() if key != "tie_word_embeddings"}
     return {**base, **{key: value for key, value in config.items() if value is not None}}
 
@@ -380,14 +390,14 @@ class TorchSpec(Dialect):
     """lightseekorg/TorchSpec: `midlayer.*`, or `layers.0.*` after its export.
 
     In TorchSpec's own format, a layer id is the number of the block after which a feature was captured. Until
-    June 2026 only the export for vLLM wrote `layers.0.*`, and added the missing 1 for `model_type: kimi_k2`.
-    Since 2026-06-30 every export writes `layers.0.*`, so layer ids are ambiguous if model_type is kimi_k2.
-    Distinguished from SpecForge by `num_aux_hidden_states` or `eagle_config.use_aux_hidden_state`, and from
-    Model Optimizer by `_torchspec_version`, if the export wrote it.
+    June 2026 only the export for vLLM wrote `layers.0.*`. It added 1 to the layer ids for `model_type:
+    kimi_k2`. Since 2026-06-30 every export writes `layers.0.*`, so layer ids are ambiguous if model_type is
+    kimi_k2. `num_aux_hidden_states` or `eagle_config.use_aux_hidden_state` distinguishes a TorchSpec
+    checkpoint from SpecForge's. `_torchspec_version`, if present, distinguishes it from Model Optimizer's.
 
-    Until 2026-08-09 rope read `config.rope_theta`, which transformers 5 moves into rope_parameters. Scaled
-    rope then fell back to 10000 (torchspec/models/draft/llama3_eagle.py, deepseek_eagle.py). Linear scaling
-    never read it.
+    Until 2026-08-09 TorchSpec's rope read `config.rope_theta`, which transformers 5 moves into
+    rope_parameters. Scaled rope then used a theta of 10000 (torchspec/models/draft/llama3_eagle.py,
+    deepseek_eagle.py). Rope with linear scaling never used the config's theta.
     """
 
     name = "torchspec"
@@ -419,13 +429,13 @@ _LATENT_CLASSES = ("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM")
 
 class VllmNative(Dialect):
     """Checkpoints for vLLM's own classes (`Eagle3LlamaForCausalLM`, and with latent attention
-    `Eagle3DeepseekV2ForCausalLM`), including AngelSlim's. In vLLM, several names stand for one class
+    `Eagle3DeepseekV2ForCausalLM`), including AngelSlim's. In vLLM, one class has several names
     (vllm-project/vllm: model_executor/models/registry.py).
 
-    `midlayer.*` or `layers.0.*`, optionally after `model.`. The class does not identify the trainer, so
-    explicit layer ids are ambiguous unless their values show the convention. AngelSlim's trainer
-    (train/models/draft/llama_eagle3.py, unchanged in 0.5.0) builds unscaled and linear rope without the
-    config's theta.
+    The tensors are named `midlayer.*` or `layers.0.*`, optionally with the prefix `model.`. The class does
+    not identify the trainer, so explicit layer ids are ambiguous unless their values show the convention.
+    AngelSlim's trainer (train/models/draft/llama_eagle3.py, unchanged in 0.5.0) builds unscaled and linear
+    rope without the config's theta.
     """
 
     name = "vllm"
@@ -434,16 +444,17 @@ class VllmNative(Dialect):
         *PARALLEL_CLASSES, *_QWEN3_CLASSES, *_LATENT_CLASSES, "Eagle3LlamaForCausalLM",
         "Eagle3MiniMaxM2ForCausalLM", "Eagle3Qwen2_5vlForCausalLM", "Eagle3Qwen3vlForCausalLM",
     )  # fmt: skip
-    """Classes that vLLM runs with its llama and qwen3 code; the latter has norms of q and k."""
+    """Classes that vLLM runs with its llama code or its qwen3 code. The qwen3 code has norms of q and k."""
 
     def matches(self, seen: Seen) -> bool:
-        # TorchSpec and Model Optimizer also use vLLM's class name, but their checkpoints have more marks
+        # TorchSpec and Model Optimizer also use vLLM's class name, but their checkpoints have other marks
+        # too.
         if seen.is_latent_class:
             return not seen.eagle_config and "_torchspec_version" not in seen.config
         if seen.architecture == "LlamaForCausalLMEagle3" and seen.shape(MASK_FEATURE) is not None:
             return not seen.eagle_config and not seen.has(
                 "midlayer."
-            )  # vLLM's published P-EAGLE drafters are configured like this
+            )  # as in vLLM's published P-EAGLE drafters
         return seen.architecture in self.classes
 
     def flatten(self, seen: Seen) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Checkpoints that are recognised but cannot be converted, each with its reason.
 
-A specific reason helps more than a list of unknown tensors. This module also rejects values of ModelOpt's
-`eagle_config` that differ from EAGLE-3's and so change the arithmetic.
+A specific reason helps the user more than a list of unknown tensors. This module also rejects values in
+ModelOpt's `eagle_config` that change EAGLE-3's arithmetic.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ _EAGLE_CONFIG_VALUES: dict[str, Any] = {
     "next_layer_regular": True,
     "parallel_draft_step": 1,
 }
-"""The values of EAGLE-3's arithmetic. null means "not set" in ModelOpt's export."""
+"""The values of ModelOpt's `eagle_config` that stand for EAGLE-3's arithmetic. In ModelOpt's export, null
+means "not set".
+"""
 _EAGLE_CONFIG_OTHER = {
     "eagle_aux_hidden_state_layer_ids",
     "norm_before_fc",
@@ -112,8 +114,8 @@ def _block(seen: Seen) -> Iterator[str]:
 
 
 def _parallel(seen: Seen) -> Iterator[str]:
-    """Yields the reasons why a parallel drafter is rejected: P-EAGLE whose mask feature is missing, and PARD,
-    which is trained without a mask feature.
+    """Yields the reasons why a parallel drafter is rejected. P-EAGLE is rejected if its mask feature is
+    missing. PARD is rejected because it is trained without a mask feature.
     """
     if seen.config.get("speculators_model_type") == "xpress":
         yield "speculators' XPress: not supported"
