@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Measures llama.cpp's own target-only decoding in a process that does not load the extension, which would
-replace ggml's kernels. Run as a file, this module is that process.
+replace ggml's kernels. The process runs this module as a file.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _N_PROMPT = 16
-# minimum share of the wall time that llama.cpp's threads must run; they spin while they wait for each other
+# Minimum share of the wall time that llama.cpp's threads must run. Undisturbed threads run all the time,
+# because they spin while they wait for each other.
 _OWN_SHARE = 0.8
-_LIMIT_S = 300.0  # seconds until a process counts as hung
+_LIMIT_S = 300.0  # seconds after which the process counts as hung
 
 
 @dataclass(frozen=True)
 class LlamaPlain:
-    """Milliseconds per token. is_disturbed: other programs took processor time from llama.cpp's threads."""
+    """Speed of llama.cpp in milliseconds per token. is_disturbed: True if other programs took processor time
+    from llama.cpp's threads.
+    """
 
     ms: float
     is_disturbed: bool = False
@@ -30,7 +33,7 @@ class LlamaPlain:
 def llama_plain(target: Path, n_threads: int, *, repack: bool, seconds: float) -> LlamaPlain | None:
     """Measures llama.cpp's speed with its default options on the CPU. Returns None if that fails.
 
-    repack: False if llama.cpp's repacked weights crash, as on a CPU that claims AMX without supporting it.
+    repack: False turns off repacked weights, which crash on a CPU that claims AMX without supporting it.
     """
     setup = {"target": str(target), "n_threads": n_threads, "repack": repack, "seconds": seconds}
     try:
@@ -43,7 +46,7 @@ def llama_plain(target: Path, n_threads: int, *, repack: bool, seconds: float) -
 
 
 def _measure(target: str, n_threads: int, repack: bool, seconds: float) -> tuple[float, float]:
-    """Returns milliseconds per token, and the share of the wall time during which the threads were
+    """Returns the milliseconds per token, and the share of the wall time during which the threads were
     running.
     """
     import llama_cpp
@@ -75,7 +78,7 @@ def _measure(target: str, n_threads: int, repack: bool, seconds: float) -> tuple
     while len(ms) < 8 or (time.perf_counter() < started + seconds and len(ms) < 400):
         ms.append(decode(16 + len(ms) * 104729 % (n_vocab - 16)))
     share = (time.process_time() - own) / (n_threads * (time.perf_counter() - started))
-    return statistics.median(ms[4:]), share  # the first tokens are left out because they build compute graphs
+    return statistics.median(ms[4:]), share  # the first tokens include building the graphs
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ from eaglecpp.store.facts import read_facts
 
 
 def shared_block(engine: Engine, measured: Sequence[Speeds], machine: Mapping[str, Any]) -> str:
-    """Returns a table for docs/hardware.toml. machine: the result of `eaglecpp.cli.doctor.native_facts`."""
+    """Returns a table for docs/hardware.toml. machine: the facts that `eaglecpp.cli.doctor.native_facts`
+    returns.
+    """
     target, drafter = read_facts([engine.target_path]), engine.draft_info
     devices = [one for one in machine["devices"] if one["kind"] != "cpu"]
     # llama.cpp describes a remote device by its address, which must not be published

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Measures the decoding speed of each strategy on this machine and reports the planner's measurements.
 
-`measure` alternates target-only decoding, fixed strategies and the planner on the same questions, so that a
-change of the machine's speed affects all of them; only ratios of neighbouring answers count. Questions are
-asked in the same way as by `run`: with the model's chat template and up to its end token, because endless raw
-text repeats itself and is then drafted easily. `plan_report` returns the planner's cost table, the
-reliability of its acceptance model and the expected speed of every draft size. Prints nothing.
+`measure` alternates target-only decoding, fixed strategies and the planner on the same questions. So a change
+of the machine's speed affects all of them, and only ratios of neighbouring answers count. Questions are asked
+in the same way as by `run`: with the model's chat template and up to its end token, because endless raw text
+repeats itself and is then drafted easily. `plan_report` returns the planner's cost table, the reliability of
+its acceptance model and the expected speed of every draft size. This module prints nothing.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ TEMPERATURES = (0.0, 0.8)
 """Greedy, and the default of `run`."""
 Prompt = str | bytes | Sequence[Mapping[str, str]]
 """Raw text, or the messages of a chat."""
-_N_TOKENS = (16, 256)  # minimum and maximum tokens of one answer
+_N_TOKENS = (16, 256)  # minimum and maximum number of tokens of one answer
 _N_PASSES = 3  # minimum number of prompts in a measurement
-_N_WARM = 12  # tokens of a first answer, which measures the machine's speed
-_N_COUNTS = 8  # tokens; the speed of a shorter answer is not reliable
-# maximum ratio of the quartiles of a plain token's time; a higher ratio means that other programs ran
+_N_WARM = 12  # number of tokens of the first answer, which measures the machine's speed
+_N_COUNTS = 8  # minimum number of tokens of an answer whose speed is reliable
+# Maximum ratio of the quartiles of the time of a target-only token. A higher ratio means that other programs
+# ran.
 _STEADY = 1.3
 _NOISE = 1.05  # maximum ratio of speed to tokens per round; a higher ratio means that other programs ran
 
@@ -49,10 +50,10 @@ _NOISE = 1.05  # maximum ratio of speed to tokens per round; a higher ratio mean
 class Speeds:
     """Measurement of one strategy at one temperature, as medians over all answers.
 
-    ms:        milliseconds per token
-    ratio:     speed against target-only decoding of the same prompt in the same pass, median of `ratios`
-    acceptance_by_position: share of accepted drafts at position 1, 2, ... of a round, given those before
-    is_steady: the times of a plain token agree, and the ratio does not exceed the tokens per round
+    ms: milliseconds per token ratio: speed against target-only decoding of the same prompt in the same pass,
+    median of `ratios` acceptance_by_position: share of accepted drafts at position 1, 2, ... of a round,
+    among rounds whose earlier drafts are accepted is_steady: the times of target-only tokens agree, and the
+    ratio does not exceed the tokens per round
     """
 
     strategy: str
@@ -72,7 +73,7 @@ class Speeds:
         return 1000.0 / self.ms if self.ms else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Returns the measurement as JSON-ready data."""
         values = asdict(self) | {"tokens_per_second": self.tokens_per_second}
         return {name: value for name, value in values.items() if name != "answers"}
 
@@ -100,8 +101,8 @@ def measure(
     n_tokens: maximum tokens of an answer; 0 = as many as fit in three passes
     options: options of `Session.stream`
 
-    Ctrl+C ends it early with the results so far, if every strategy has answered a prompt.
-    Raises `ValueError` if the first strategy is not "off".
+    Ctrl+C ends the measurement early with the results so far, if every strategy has answered a prompt. Raises
+    `ValueError` if the first strategy is not "off".
     """
     if not strategies or str(strategies[0]) != "off":
         raise InvalidValueError(f"strategies: the first must be 'off', the baseline; got {list(strategies)}")
@@ -118,7 +119,7 @@ def measure(
             passed = time.monotonic() - started
             if number and seconds - passed < passed / (
                 2 * number
-            ):  # less than half of the next pass would fit in the time
+            ):  # ends if less than half of the next pass would fit into the time
                 break
             progress(f"prompt {number + 1}")
             for name, temperature in _in_turn(list(who), number):
@@ -137,11 +138,11 @@ def measure(
 
 def plan_report(engine: Engine) -> dict[str, Any] | None:
     """Returns the planner's report from the extension, and adds `chains`, a list of {nodes, depth, tokens,
-    ms, speed} for every draft size: expected tokens and time of a round, and its speed against plain
-    decoding.
+    ms, speed} for every draft size: the expected tokens and time of a round, and the round's speed relative
+    to target-only decoding.
 
-    None without a drafter, or before the first measured step. Raises `ValueError` before the engine's first
-    use.
+    Returns None without a drafter, or before the first measured step. Raises `ValueError` before the engine's
+    first use.
     """
     if not engine.has_draft:
         return None
@@ -178,7 +179,7 @@ def _answer_length(
 def answer(
     engine: Engine, prompt: Prompt, n_tokens: int, strategy: str, options: Mapping[str, Any]
 ) -> Completion:
-    """Generates an answer with empty caches."""
+    """Generates an answer with empty caches, and returns it."""
     engine.clear()
     request = {**options, "max_tokens": n_tokens, "strategy": strategy}
     if isinstance(prompt, str | bytes):
@@ -189,7 +190,7 @@ def answer(
 
 def _in_turn(strategies: Sequence[tuple[str, float]], number: int) -> Sequence[tuple[str, float]]:
     """Rotates and reverses the order of the strategies in each pass, so that no strategy always follows the
-    same other one.
+    same other strategy.
     """
     at = number % len(strategies)
     turned = [*strategies[at:], *strategies[:at]]
@@ -197,7 +198,7 @@ def _in_turn(strategies: Sequence[tuple[str, float]], number: int) -> Sequence[t
 
 
 def ms_per_token(stats: Timings) -> float:
-    """Returns the milliseconds per token of an answer, without its first token, which comes with the
+    """Returns the milliseconds per token of an answer. The first token is left out, because it comes with the
     prompt.
     """
     return stats.predicted_ms / max(stats.predicted_n - 1, 1)
@@ -205,7 +206,7 @@ def ms_per_token(stats: Timings) -> float:
 
 def _measured(strategy: str, temperature: float, answers: list[Timings], plain: list[Timings]) -> Speeds:
     pairs = list(zip(answers, plain, strict=True))
-    # both answers of a pair have the same text, so either both are long enough or neither is
+    # both answers of a pair have the same text, so they are either both long enough or both too short
     pairs = [pair for pair in pairs if pair[1].predicted_n >= _N_COUNTS] or pairs
     ms = [(ms_per_token(own), ms_per_token(one)) for own, one in pairs]
     ratios = tuple(one / own for own, one in ms if own > 0)
@@ -250,8 +251,8 @@ def _expected(report: dict[str, Any], n: int) -> dict[str, Any]:
 
 
 def point_at(points: Sequence[tuple[int, float, float]], n_rows: int) -> tuple[int, float, float]:
-    """Returns (tokens, ms, samples) for a batch of n tokens from a report's costs. Several sizes share a
-    bucket, which is named after its largest size.
+    """Returns the entry (tokens, ms, samples) of a report's costs that applies to a batch of n tokens.
+    Several batch sizes share an entry, whose `tokens` is the largest of these sizes.
     """
     return next((point for point in points if point[0] >= n_rows), points[-1])
 

@@ -18,7 +18,7 @@ from eaglecpp.bench.strategies import Speeds, measure, plan_report, point_at
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.gains import Gain
 
-# minimum speed-up over target-only decoding that is worth reporting; a smaller one disappears in rounding
+# Minimum speed-up over target-only decoding that is worth reporting. Smaller speed-ups disappear in rounding.
 PAYS = 1.05
 _STEADY = 1.2  # maximum ratio of llama.cpp's two measurements; a higher ratio means that other programs ran
 
@@ -54,7 +54,7 @@ class Verdict:
         return self.speed >= PAYS
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Returns the verdict as JSON-ready data."""
         return asdict(self) | {"pays": self.pays}
 
     def __str__(self) -> str:
@@ -108,7 +108,9 @@ class Verdict:
 
 
 def verdict_of(engine: Engine) -> Verdict:
-    """Returns the verdict from the answers recorded on this machine, or a prediction without such answers."""
+    """Returns the verdict from the answers recorded on this machine, or predicts the verdict if there are no
+    such answers.
+    """
     if not engine.timings.predicted_n:
         engine.clear()  # opens a conversation for the report
     gains, verdict = engine.gains, planned_verdict(plan_report(engine))
@@ -121,16 +123,16 @@ def planned_verdict(report: Mapping[str, Any] | None) -> Verdict:
     """Predicts the verdict from the result of `plan_report`, for the chain with the best speed. report: None
     = no drafter, or no data.
 
-    A batch costs at least as much as one token, so a round cannot be faster than its tokens; a smaller
-    measured cost is noise.
+    A batch costs at least as much as one token, so the speed-up of a round cannot exceed its number of
+    tokens. A smaller measured cost is noise.
     """
     if report is None:
         return Verdict()
     plain: float = report["plain_ms"]
 
     def priced(draft: Mapping[str, Any]) -> tuple[float, float, float]:
-        """Returns the speed of a round with a draft of this size, its verification time, and the time of
-        drafting and of the host.
+        """Returns the speed of a round with a draft of this size, the time of verification, and the time of
+        drafting and of work on the host.
         """
         _, verify, _ = point_at(report["verify"], draft["nodes"] + 1)
         rest = max(draft["ms"] - verify, 0.0)
@@ -157,7 +159,8 @@ def keep(engine: Engine, measured: Sequence[Speeds], kernels: float | None = Non
 
 def measure_verdict(engine: Engine, seconds: float = 8.0) -> Verdict:
     """Measures the verdict by decoding for about `seconds`, with and without drafts. If eaglecpp's kernels
-    run, llama.cpp's own kernels are measured before and after, for a sixth of the time each.
+    are in use, the function also measures llama.cpp's own kernels before and after, each time for a sixth of
+    the time.
     """
     info = engine.device_info
     amx = core.system_info()["amx"]

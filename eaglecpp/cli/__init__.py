@@ -19,7 +19,7 @@ import click
 
 from eaglecpp.errors import EagleError
 
-# name: ("module:command", one-line help); the order is that in which a new user needs the commands
+# name: ("module:command", one-line help). The commands are in the order in which a new user needs them.
 COMMANDS = {
     "run": ("eaglecpp.cli.run:run", "Chat with a model, or ask it one question."),
     "pull": ("eaglecpp.cli.stored:pull", "Download a model, and its drafter, by name."),
@@ -117,8 +117,8 @@ def group(ctx: click.Context, debug: bool, log_level: str | None) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs the command line with `args` (default: the arguments of the process), and returns the exit
-    code.
+    """Runs a command line and returns its exit code. args: the words of the command line; None = the
+    arguments of the process.
     """
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
@@ -144,7 +144,7 @@ def _open_closed_streams() -> None:
 
     Output to a closed stream is lost, which is not an error.
     """
-    # each opened stream gets the lowest free descriptor
+    # a newly opened stream gets the lowest free descriptor
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115, PTH123 - stays open
@@ -190,8 +190,8 @@ def message(error: Exception) -> tuple[str, int]:
 
 
 def _meant(error: click.NoSuchOption) -> str:
-    """Returns a hint with the option that the user probably meant. Click's own suggestions are too
-    different.
+    """Returns a hint with the option that the user probably meant. Click's own suggestions differ too much
+    from what the user typed.
     """
     from eaglecpp.human import nearest
 

@@ -25,7 +25,7 @@ _FORM = 'open an issue with the form "Benchmark", or add it to docs/hardware.tom
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Options that only `bench` has."""
+    """Options that only `bench` has, in addition to the common options."""
 
     drafts: tuple[str, ...] = declare(
         (),
@@ -147,15 +147,15 @@ def _strategies(engine: Any, asked: Sequence[str], usual: Sequence[str]) -> list
     if not engine.has_draft:
         note("no drafter: target-only decoding only")
         return ["off"]
-    n_heads = (engine.draft_info or {}).get("n_heads", 1)  # with several heads, each head drafts one token
+    n_heads = (engine.draft_info or {}).get("n_heads", 1)  # each head drafts one token
     unable = "tree" if engine.chains_only or n_heads > 1 else ""
     possible = [one for one in map(Strategy.parse, usual) if one.kind != unable]
     return [str(one) for one in possible if n_heads == 1 or one.depth <= n_heads]
 
 
 def _judged(engine: Any, others: Mapping[str, Any], measured: Sequence[Any]) -> tuple[Any, str]:
-    """Returns the verdict on the drafter that is fastest with `auto`, and this drafter's name in the
-    measurements.
+    """Returns the verdict on the drafter that is fastest with the strategy `auto`, and the drafter's name in
+    the measurements.
 
     Also stores the measurements, so that `doctor` and `run` report them from now on.
     """
@@ -173,8 +173,8 @@ def _judged(engine: Any, others: Mapping[str, Any], measured: Sequence[Any]) -> 
 
 
 def speeds(measured: Sequence[Any]) -> str:
-    """Formats the speeds as a table of strategies for each temperature, with the planner's reasons, 60
-    columns wide.
+    """Formats the speeds as text of 60 columns: for each temperature a table of the strategies, with the
+    planner's reasons.
     """
     tables, plans = [], []
     for first in _by_strategy(measured)["off"]:

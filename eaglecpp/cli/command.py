@@ -16,7 +16,7 @@ from eaglecpp.cli.terminal import write
 
 
 class _Option(click.Option):
-    """An option whose help shows N for a number. Errors name the number's range, the help does not.
+    """An option whose help shows N for a number. Errors name the number's range, but the help does not.
 
     heading: section of the help text
     """
@@ -58,7 +58,7 @@ def added(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def json_option(what: str) -> Callable[[F], F]:
-    """Returns the decorator of --json. what: the data that --json prints"""
+    """Returns the decorator that adds --json. what: a description of the data that --json prints."""
     return option("--json", "as_json", is_flag=True, help=f"Print {what}.")
 
 
@@ -112,13 +112,15 @@ def command(
 
 
 def complete_model(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Shell completion: names of stored models, or files if no model's name matches."""
+    """Completes a word in the shell: with names of stored models, or with files if no model's name
+    matches.
+    """
     names = [name for name in stored_names() if name.startswith(incomplete)]
     return [*map(CompletionItem, names)] or [CompletionItem(incomplete, type="file")]
 
 
 def stored_names() -> list[str]:
-    """Returns the short names of the stored models, without drafters."""
+    """Returns the short names of the stored models, except drafters."""
     from eaglecpp.errors import EagleError
     from eaglecpp.store import Stores
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp convert`: converts a drafter checkpoint to GGUF.
 
-Both arguments may be any reference; Hub files are downloaded. If a checkpoint has several variants, they are
-measured, and the best one is converted.
+The checkpoint and the target may be any reference, and files on the Hub are downloaded. If a checkpoint has
+several variants, the command measures the variants, and converts the best of them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp doctor`: checks this machine and the installation, and reports the speed-up that drafting and the
-kernels give a model. The speed-up is predicted or, with --measure, measured; a measurement also finds the
-batches that give exactly the text of target-only decoding.
+kernels give a model. The speed-up is predicted or, with --measure, measured. A measurement also finds the
+batch sizes that give exactly the text of target-only decoding.
 
-Gathers facts into one dict, prints them, and exits with 1 if something is broken. It must work on a broken
-installation, so imports that can fail are inside the checks.
+The command gathers facts into one dict, prints them, and exits with 1 if something is broken. The command
+must work on a broken installation, so imports that can fail are inside the checks.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def doctor(model: str | None, draft: str | None, measure: bool, as_json: bool, *
 
 
 def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measure: bool) -> dict[str, Any]:
-    """Returns a model's memory use and the verdict on drafting. measure: measure the speeds and find the
-    exact batches. Without a drafter, only target-only decoding is measured.
+    """Returns a model's memory use and the verdict on drafting. measure: measure the speeds, and find the
+    exact batch sizes. Without a drafter, only target-only decoding is measured.
     """
     from eaglecpp.bench.verdict import measure_verdict, verdict_of
     from eaglecpp.engine import exactness
 
     options = options | {"exact": "off"}
-    with Bars() as bars:  # opening looks up drafters that could be downloaded, for the report
+    with Bars() as bars:  # opening looks up drafters, whose downloads the report suggests
         engine = open_engine(
             model, draft, None, options, choose_context=True, find=partial(fetch, report=bars)
         )
@@ -104,7 +104,9 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measu
 
 
 def gather() -> dict[str, Any]:
-    """Gathers all facts. `problems`: broken parts with their fixes; `notes`: further remarks."""
+    """Gathers all facts. `problems` in the result: broken parts with their fixes. `notes`: further
+    remarks.
+    """
     facts: dict[str, Any] = {
         "eaglecpp": metadata.version("eaglecpp"),
         "python": platform.python_version(),
@@ -134,8 +136,8 @@ def gather() -> dict[str, Any]:
 
 
 def native_facts() -> dict[str, Any]:
-    """Returns versions, devices and CPU from the extension. `errors`: messages of llama.cpp about devices
-    that it could not use. Raises `VersionError` if the extension does not load.
+    """Returns versions, devices and CPU from the extension. `errors` in the result: messages of llama.cpp
+    about devices that llama.cpp cannot use. Raises `VersionError` if the extension does not load.
     """
     from eaglecpp import lowlevel  # imported first, because llama_cpp may be broken
 
@@ -145,8 +147,8 @@ def native_facts() -> dict[str, Any]:
 
     from eaglecpp.opening.context import free_memory
 
-    # inside a container, llama.cpp reports all of the CPU's memory as free, and psutil reports the host's
-    # memory
+    # Inside a container, llama.cpp reports the CPU's whole memory as free, and psutil reports the host's
+    # memory.
     total = psutil.virtual_memory().total
     features = llama_print_system_info().decode("utf-8").split("|")
     return {
@@ -173,8 +175,8 @@ def report(facts: dict[str, Any]) -> str:
 
 
 def machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """Returns rows of text for the processor, the memory and the GPUs; empty if the extension does not
-    load.
+    """Returns rows of text for the processor, the memory and the GPUs. The result is empty if the extension
+    does not load.
     """
     if "llama" not in facts:
         return []
@@ -225,8 +227,8 @@ def _model_rows(model: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _memory_rows(plan: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Returns a row for each device in use: the sizes of target and drafter on the device, and its free
-    memory.
+    """Returns a row of text for each device in use: the sizes of target and drafter on the device, and the
+    device's free memory.
     """
     rows = []
     for device in plan:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp drafters`: lists all known drafters, those for one model, or those whose names contain a text.
+"""`eaglecpp drafters`: lists all known drafters, the drafters for one model, or the drafters whose names
+contain a text.
 
 `--draft auto` chooses among these drafters. The command reads the packaged table and, for a model on this
 machine, the metadata of the model's file. It makes no network request.
@@ -77,19 +78,19 @@ def drafters(target: str | None, as_json: bool) -> None:
 
 
 def _matches(target: str) -> tuple[Path | None, str, list[KnownDrafter], Facts | None]:
-    """Looks up the drafters of a model. Returns the model's own drafter, or that of the model from which it
-    was copied; a text that says which of the two; the drafters known by the model's name or by its file's
-    metadata; and the facts of its file.
+    """Looks up the drafters of a model. Returns four values: the model's own drafter, or the drafter of the
+    model from which it was copied; a text that says which of the two drafters it is; the drafters that are
+    known by the model's name or by its file's metadata; and the facts of the model's file.
     """
     from eaglecpp.store.facts import metadata, read_facts
 
     try:
         model = find_target(target)
         facts = read_facts([model.target])
-    except EagleError:  # without a file on this machine, only the model's name is known
+    except EagleError:  # if the model has no file on this machine, only its name is known
         names = [target]
         with contextlib.suppress(EagleError):
-            names.append(str(read_name(target)))  # with its tag
+            names.append(str(read_name(target)))  # the model's name, including the tag
         return None, "", find_drafters(names), None
     own, whose = model.draft, "has a drafter of its own, which is used"
     if own is None and (original := Stores.open().original_of(model.target)) is not None:

@@ -14,15 +14,16 @@ from eaglecpp.results import PlanReason, Timings
 if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
 
-# minimum tokens for a speed: the first token comes with the prompt, and the speed of one or two more is noise
+# Minimum number of tokens for a speed. The first token comes with the prompt, and the speed of one or two
+# further tokens is noise.
 _ENOUGH = 4
-_SAYS_SOMETHING = 16  # minimum tokens for a speed-up; with fewer tokens, a speed-up is noise
-_ENOUGH_TO_JUDGE = 32  # minimum tokens to judge the drafter
+_SAYS_SOMETHING = 16  # minimum number of tokens for a speed-up; fewer tokens give noise
+_ENOUGH_TO_JUDGE = 32  # minimum number of tokens to judge the drafter
 
 
 def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None) -> str:
-    """Formats tokens, tokens/s and the speed-up by drafting, if known. A repetitive answer shows no speed-up,
-    because drafting repetition is too easy.
+    """Formats the number of tokens, the tokens per second and, if known, the speed-up by drafting. A
+    repetitive answer shows no speed-up, because drafting repetition is too easy.
     """
     parts = [counted(stats.predicted_n, "token")]
     if stats.predicted_n >= _ENOUGH:
@@ -33,7 +34,7 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
     elif not stats.draft_n and not has_draft:
         parts.append("no drafter")
     elif not stats.draft_n:
-        strategy = stats.plan.get("strategy")  # a fixed strategy cannot draft for an answer of one token
+        strategy = stats.plan.get("strategy")  # even a fixed strategy cannot draft for an answer of one token
         if strategy in ("off", "auto"):
             parts.append("drafting off" if strategy == "off" else not_drafted(stats.plan))
     elif speedup is not None and stats.predicted_n >= _SAYS_SOMETHING:
@@ -42,7 +43,7 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
 
 
 def not_drafted(plan: Mapping[str, Any]) -> str:
-    """Returns the reason why the planner did not draft. plan: `Timings.plan`"""
+    """Returns the reason why the planner did not draft. plan: the value of `Timings.plan`."""
     return _NOT_DRAFTED.get(
         plan.get("reason", PlanReason.OFF), "not drafted: target-only decoding is faster here"
     )
@@ -60,8 +61,8 @@ _NOT_DRAFTED: Mapping[str, str] = {
 
 
 def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: float | None = None) -> list[str]:
-    """Returns Ollama's `--verbose` lines (ollama/ollama: api/types.go), then eaglecpp's own, without empty
-    values.
+    """Returns Ollama's `--verbose` lines (ollama/ollama: api/types.go), followed by eaglecpp's own lines.
+    Lines without a value are left out.
     """
     rows = [
         ("total duration", _duration(total_ms)),
@@ -91,17 +92,17 @@ def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: floa
 
 
 def figures(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Formats names and values, one line each; leaves out empty values."""
+    """Formats names and values, one line each. Leaves out empty values."""
     return [f"{name + ':':<22}{value}" for name, value in rows if value]
 
 
 def _duration(ms: float) -> str:
-    """Formats a duration; "" for zero."""
+    """Formats a duration. Returns "" for zero."""
     return "" if ms <= 0 else f"{ms:.1f}ms" if ms < 1000 else f"{ms / 1000:.2f}s"
 
 
 def verdict_line(stats: Timings, engine: Engine) -> str:
-    """Returns the verdict on drafting and the kernels; "" until an answer with the strategy `auto` was
+    """Returns the verdict on drafting and the kernels, or "" until an answer with the strategy `auto` was
     measured.
     """
     from eaglecpp.bench.verdict import verdict_of

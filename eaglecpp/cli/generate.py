@@ -30,7 +30,7 @@ from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, declar
 
 @dataclass(frozen=True)
 class GenerateOptions(Answering):
-    """Options that only `generate` has."""
+    """Options that only `generate` has, in addition to the common options."""
 
     prompt: str | None = declare(None, "The prompt; - reads standard input.", flags="-p --prompt")
     file: str | None = declare(

@@ -32,8 +32,8 @@ def greeting() -> str:
 
 
 def _next(models: list[StoredModel]) -> str:
-    """Returns the command to suggest. It runs a model with a drafter, else a model for which a drafter is
-    known, else any model.
+    """Returns the command to suggest. The command runs a model with a drafter. If there is none, it runs a
+    model for which a drafter is known, and otherwise any model.
     """
     if not models:
         what = f"(downloads {human_bytes(SIZE)} the first time; we have its drafter)"
@@ -44,7 +44,9 @@ def _next(models: list[StoredModel]) -> str:
 
 
 def _n_steps_to_a_drafter(model: StoredModel) -> int:
-    """Returns 0 for a model with a drafter, 1 if `--draft auto` finds one, otherwise 2."""
+    """Returns 0 for a model with a drafter, 1 if `--draft auto` finds a drafter for the model, otherwise
+    2.
+    """
     if draft_text(model):
         return 0
     return 1 if first_runnable(find_drafters([str(model.name)])) is not None else 2

@@ -30,17 +30,18 @@ from eaglecpp.cli.terminal import note, write
 from eaglecpp.conversations.served import ServerRefusedError, ask
 from eaglecpp.server.announced import find_server
 
-N_CTX = 32_768  # tokens; Claude Code's system prompt alone takes 20,000
+N_CTX = 32_768  # context length in tokens; Claude Code's system prompt alone takes 20,000
 _CLAUDE_RESERVES = 13_000
-# milliseconds that Claude Code waits for a first token; its default of 5 minutes is too short for a busy CPU
+# Milliseconds that Claude Code waits for a first token. Claude Code's default of 5 minutes is too short for a
+# busy CPU.
 _CLAUDE_WAITS_MS = "3600000"
-_STARTS_S = 600.0  # seconds; long, because a model may have to be downloaded first
+_STARTS_S = 600.0  # seconds until a server must have started; it may have to download a model first
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Settings of an agent. files: contents of files by path, within the folder of
-    `Agent.folder_variable`.
+    """Settings of an agent. files: contents of configuration files by their path below the folder that
+    `Agent.folder_variable` names.
     """
 
     environment: dict[str, str]
@@ -49,9 +50,9 @@ class Setup:
 
 @dataclass(frozen=True)
 class Agent:
-    """A coding agent. install: command that installs the agent; setup: function that takes the server's
-    address, the server's key, the model's name and the context in tokens; folder_variable: environment
-    variable of the agent's configuration folder, or "".
+    """A coding agent. install: command that installs the agent. setup: function that returns the agent's
+    settings, given the server's address, the server's key, the model's name and the context length in tokens.
+    folder_variable: environment variable that names the agent's configuration folder, or "".
     """
 
     program: str
@@ -61,11 +62,12 @@ class Agent:
 
 
 def _claude(address: str, key: str, model: str, n_ctx: int) -> Setup:
-    """Source: code.claude.com/docs/en/env-vars; ollama/ollama#14918 and #17918 for the last two.
+    """Returns the setup of Claude Code. Source: code.claude.com/docs/en/env-vars; ollama/ollama#14918 and
+    #17918 for the last two variables.
 
     Claude Code summarises a conversation as soon as the context has no room for an answer and 13,000 more
-    tokens. In a context of 32,768 tokens, its first prompt already leaves less room, so it would summarise
-    after each turn.
+    tokens. In a context of 32,768 tokens, Claude Code's first prompt already leaves less room, so Claude Code
+    would summarise after each turn.
     """
     window = str(n_ctx + _CLAUDE_RESERVES)
     tiers = ("ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL", "ANTHROPIC_DEFAULT_SONNET_MODEL",
@@ -88,7 +90,7 @@ def _claude(address: str, key: str, model: str, n_ctx: int) -> Setup:
 
 
 def _codex(address: str, key: str, model: str, n_ctx: int) -> Setup:
-    """Source: openai/codex: docs/config.md."""
+    """Returns the setup of Codex. Source: openai/codex: docs/config.md."""
     text = partial(json.dumps, ensure_ascii=False)  # TOML has no surrogate pairs
     config = f"""\
 model = {text(model)}
@@ -173,8 +175,10 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _run(words: list[str], environment: dict[str, str]) -> int:
-    """Runs an agent and returns the agent's exit code. Ctrl+C only stops the agent's current answer."""
-    # a handler instead of SIG_IGN, which the agent would inherit
+    """Runs an agent and returns the agent's exit code. Ctrl+C does not end this process, only the agent's
+    current answer.
+    """
+    # a handler is set instead of SIG_IGN, because the agent would inherit SIG_IGN
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         code = subprocess.run(words, env=environment, check=False).returncode
@@ -184,7 +188,7 @@ def _run(words: list[str], environment: dict[str, str]) -> int:
 
 
 def _show(agent: Agent, setup: Setup, arguments: tuple[str, ...]) -> None:
-    """Prints a setup as shell commands."""
+    """Prints an agent's setup as shell commands."""
     import shlex
 
     for name, text in setup.files.items():
@@ -195,8 +199,8 @@ def _show(agent: Agent, setup: Setup, arguments: tuple[str, ...]) -> None:
 
 @contextlib.contextmanager
 def _folder(agent: Agent, setup: Setup) -> Iterator[dict[str, str]]:
-    """Yields the agent's environment variables. The temporary configuration folder exists inside the `with`
-    block.
+    """Yields the agent's environment variables. If the agent needs a temporary configuration folder, the
+    folder exists inside the `with` block.
     """
     environment = {**os.environ, **setup.environment}
     with tempfile.TemporaryDirectory(prefix="eaglecpp-") as folder:
@@ -207,8 +211,8 @@ def _folder(agent: Agent, setup: Setup) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def _served(model: str, n_ctx: int) -> Iterator[tuple[str, str]]:
-    """Yields the address of a server, and the name by which the server knows the model. A server that is
-    started here ends with the `with` block.
+    """Yields the address of a server, and the name by which the server knows the model. If this function has
+    to start the server, the server ends with the `with` block.
     """
     from eaglecpp.cli.open_engine import look_up
     from eaglecpp.server.run import bind
@@ -254,8 +258,8 @@ def _wait_for(address: str, process: subprocess.Popen[bytes], log: Any) -> None:
 
 
 def _load(address: str, key: str, model: str, n_ctx: int) -> int:
-    """Loads a model in a server. Returns the tokens of the model's context in that server, but at most
-    `n_ctx`.
+    """Loads a model in a server. Returns the length of the model's context in this server in tokens, but at
+    most `n_ctx`.
     """
     body = {"model": model, "options": {"num_ctx": n_ctx}}
     try:

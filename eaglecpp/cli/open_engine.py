@@ -22,15 +22,15 @@ from eaglecpp.store.progress import Bars
 if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
 
-# Prompt tokens per batch in `run`. Ctrl+C and progress wait for a batch to end. Longer batches are not
-# faster, because a compute graph takes 512 tokens.
+# Number of prompt tokens per batch in `run`. Ctrl+C and the progress display only take effect after a batch.
+# Longer batches are not faster, because a compute graph takes 512 tokens.
 _N_BATCH = 512
 _MAX_REPEATS = 4.0
 
 
 def run_defaults() -> dict[str, Any]:
-    """Returns the defaults of `run` by "group.field": Ollama's defaults, and two of eaglecpp. Other options
-    keep the engine's defaults.
+    """Returns the defaults of `run` by "group.field": Ollama's defaults, and two defaults of eaglecpp. Other
+    options keep the engine's defaults.
     """
     return {**parameter_options({}), "model.n_batch": _N_BATCH, "sampling.max_repeats": _MAX_REPEATS}
 
@@ -38,7 +38,7 @@ def run_defaults() -> dict[str, Any]:
 def look_up(
     reference: str, draft: str | None = None, *, wants_draft: bool = True, insecure: bool = False
 ) -> ModelFiles:
-    """Same as `eaglecpp.opening.fetch`, with progress bars; on a terminal, also mentions a known drafter."""
+    """Calls `eaglecpp.opening.fetch` with progress bars. On a terminal, also mentions a known drafter."""
     with Bars() as bars:
         files = fetch(reference, draft, wants_draft=wants_draft, insecure=insecure, report=bars)
     if files.offer and stderr_is_terminal():
@@ -56,14 +56,15 @@ def open_engine(
     choose_context: bool = False,
     find: Callable[..., ModelFiles] = look_up,
 ) -> Engine:
-    """Opens the engine; options override those of a stored model. With drafting off, no drafter is looked up.
+    """Opens the engine. The given options override the options of a stored model. If drafting is off, no
+    drafter is looked up.
 
     choose_context: without an explicit context length, use as much as the model and the memory allow
     """
     from eaglecpp.engine.engine import Engine
 
     has_text = options.get("text_drafts") == "on"
-    # if the drafter is missing, fail before loading the file
+    # if the drafter is missing, this raises an error before the target is loaded
     if draft is None and not has_text and target.endswith(".gguf"):
         needs_draft(strategy, False)
     draft = None if strategy is not None and strategy.kind == "off" else draft

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Command-line options shared by several commands, generated from the declarations in `eaglecpp.options`.
 
-No name, range or default is repeated here. Options that are not on the command line are not passed on, so
-the engine's defaults are the only ones.
+This module repeats no name, range or default. It does not pass on options that are not on the command line,
+so the engine's defaults are the only defaults.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ AUTOMATIC_CONTEXT = {
     "n_ctx": "context length in tokens; 0 = as long as model and memory allow; -1 = the model's own"
 }
 """Help of -c for commands in which `eaglecpp.opening.context` chooses the length."""
-MAX_INPUT = 64_000_000  # maximum bytes of an input file; a text of this size is longer than any context
+MAX_INPUT = 64_000_000  # maximum bytes of an input file; a longer text would not fit into any context
 
 
 _FLAGS = {"draft": "--draft", "strategy": "--strategy"} | {
@@ -45,7 +45,8 @@ _FLAGS = {"draft": "--draft", "strategy": "--strategy"} | {
     for one in describe(cls)
     if one.flags
 }
-# a field name that is an ordinary word is only replaced at the beginning of a message
+# Field names with an underscore are replaced anywhere in a message. A field name that is an ordinary word is
+# only replaced at the beginning of a message.
 _LONG, _ANY = "|".join(name for name in _FLAGS if "_" in name), "|".join(_FLAGS)
 _FIELD = re.compile(rf"(?<![\w/.-])(?:{_LONG})(?![\w/.-])|^(?:{_ANY})(?=:| ['0-9])")
 
@@ -74,7 +75,7 @@ def _server(context: click.Context, parameter: click.Parameter, value: str | Non
 
 @dataclass(frozen=True)
 class Served:
-    """Options that name a server: its URL, or None for the server on this machine."""
+    """Options that name a server. The value is the server's URL, or None for the server on this machine."""
 
     host: str | None = declare(
         None,
@@ -99,8 +100,8 @@ class Served:
 
 
 def first_key() -> str:
-    """Returns the first key in EAGLECPP_API_KEY, a list separated by blanks, all of whose keys `serve`
-    accepts.
+    """Returns the first key in EAGLECPP_API_KEY. The variable contains a list separated by blanks, and
+    `serve` accepts every key of the list.
     """
     return next(iter(os.environ.get("EAGLECPP_API_KEY", "").split()), "")
 
@@ -190,8 +191,8 @@ def engine_options(
 ) -> Callable[[F], F]:
     """Adds every option of these classes that has a flag; by default sampling, model and draft options.
 
-    taken: flags with another meaning in this command; defaults: the command's own, by "group.field";
-    helps: help texts by name, where they differ from the declaration
+    taken: flags that have another meaning in this command; defaults: defaults of this command, by
+    "group.field"; helps: help texts by name that replace the declared help texts
     """
     decorators = []
     for cls in classes or _HEADINGS:
@@ -250,7 +251,7 @@ OF_LLAMA_CPP = {
 
 @dataclass(frozen=True)
 class Drafting:
-    """Options for drafting. Every option that turns drafting off sets `strategy` to "off"."""
+    """Options for drafting. The options that turn drafting off set `strategy` to "off"."""
 
     draft: str | None = declare(
         None,
@@ -279,7 +280,7 @@ class Drafting:
 
 @dataclass(frozen=True)
 class Answering(Drafting):
-    """Options of commands that give an answer: drafting, and the answer's required form."""
+    """Options of commands that give an answer: drafting, and the form that the answer must have."""
 
     grammar: str | None = declare(None, "Grammar that the answer must follow.", metavar="GBNF")
     grammar_file: str | None = declare(None, "File with a grammar.", type=FILE_TEXT, metavar="FILE")
@@ -291,8 +292,9 @@ class Answering(Drafting):
     )
 
     def form(self, **more: Any) -> dict[str, Any]:
-        """Returns the answer's required form as arguments of `Session.chat`. more: form from a further
-        option. Raises click.UsageError if two options set the form, GrammarError for an invalid form.
+        """Returns the form that the answer must have, as arguments of `Session.chat`. more: form that a
+        further option requires. Raises click.UsageError if two options set the form, GrammarError for an
+        invalid form.
         """
         grammars = {"grammar": [self.grammar, self.grammar_file]}
         grammars["json_schema"] = [self.json_schema, self.json_schema_file]
@@ -339,7 +341,7 @@ def model_argument(*, is_needed: bool = True, on_hub: bool = False) -> Callable[
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
-    """Returns those options of a command that the user gave on the command line."""
+    """Returns the options of a command that the user gave on the command line."""
     return {name: value for name, value in options.items() if value is not None and value != ()}
 
 
@@ -378,7 +380,7 @@ def read_input(path: str) -> bytes:
 
 
 def decoded_text(path: str | Path, data: bytes) -> str:
-    """Decodes the bytes of a text file. Raises InvalidValueError with the file's name if they are not
+    """Decodes the bytes of a text file. Raises InvalidValueError with the file's name if the bytes are not
     text.
     """
     try:
@@ -393,7 +395,7 @@ def in_flags(text: str) -> str:
 
 
 def argument_bytes(text: str) -> bytes:
-    """Returns the bytes that the user typed, even if they are invalid in the locale's encoding."""
+    """Returns the bytes that the user typed, even if they are not valid in the encoding of the locale."""
     return os.fsencode(text) if any("\udc80" <= char <= "\udcff" for char in text) else text.encode("utf-8")
 
 
@@ -416,8 +418,8 @@ _KINDS: dict[Any, dict[str, Any]] = {
 
 
 def click_option(one: Option, heading: str = "Options") -> Callable[[F], F]:
-    """Creates the command-line option for a declared option. Its value is None or () if the user does not
-    give it.
+    """Creates the command-line option for a declared option. If the user does not give the option, its value
+    is None or ().
     """
     settings = _KINDS.get(one.kind) or ({"is_flag": True} if one.kind is bool else {"type": _value_type(one)})
     settings = {**settings, "default": None, "help": help_text(one), "heading": heading, **one.shown}
@@ -442,7 +444,7 @@ def _value_type(one: Option) -> click.ParamType[Any]:
 
 
 def _default_text(one: Option) -> str:
-    """Returns the default as a user would type it; "" if the option has no default to show."""
+    """Returns an option's default as a user would type it, or "" if the option has no default to show."""
     value = one.default
     if isinstance(value, bool):
         return "" if "/" not in one.flags[0] else "on" if value else "off"

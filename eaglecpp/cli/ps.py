@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp ps` and `stop`: list and unload the models in a server's memory. The list has Ollama's columns
-and one for drafters.
+"""`eaglecpp ps` and `stop`: list and unload the models in a server's memory. The list has Ollama's columns,
+and a column for drafters.
 
-Both ask the `eaglecpp serve` on this machine, or the server in --host, EAGLECPP_HOST or OLLAMA_HOST. Without
-a server the list is empty, because other commands load a model themselves and free it at their end.
+Both commands send requests to the `eaglecpp serve` on this machine, or to the server in --host, EAGLECPP_HOST
+or OLLAMA_HOST. Without a server the list is empty, because other commands load a model themselves and free
+the model when they end.
 """
 
 from __future__ import annotations
@@ -63,18 +64,18 @@ def stop(model: str, asked: Served) -> None:
 
 
 def _where(asked: Served) -> str:
-    """Returns the address of the server to ask: the named server, else the server announced on this machine,
-    else the local address in EAGLECPP_HOST or OLLAMA_HOST.
+    """Returns the address of the server that gets the request. This is the named server, or else the server
+    that is announced on this machine, or else the local address in EAGLECPP_HOST or OLLAMA_HOST.
     """
     variable = os.environ.get("EAGLECPP_HOST") or os.environ.get("OLLAMA_HOST") or ""
     return asked.host or find_server() or address_of(variable)
 
 
 def _ask(address: str, api_key: str, path: str, body: Any = None) -> dict[str, Any] | None:
-    """Sends a request to a server, and returns its reply; None if no server is running. Raises
+    """Sends a request to a server, and returns the server's reply, or None if no server is running. Raises
     click.ClickException for an error.
     """
-    # a POST has no time limit, because a server unloads a model only after its running answers
+    # A POST has no time limit, because a server only unloads a model after the model's running answers.
     method, key, patience = ("GET", "models", _PATIENCE_S) if body is None else ("POST", "done", None)
     try:
         reply = ask(address, method, f"/api/{path}", body, api_key, patience)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp run`, named as in Ollama: answers a prompt; without a prompt, on a terminal, it starts a chat.
 
-Flags are Ollama's where Ollama has them. Piped input is put before the prompt. With a prompt, with piped
-input, or if the output is not a terminal, the command gives a single answer, and only this answer goes to
-stdout. The package `chat` implements answers and chats.
+Flags have Ollama's names if Ollama has the same flag. Piped input is put before the prompt. With a prompt,
+with piped input, or if the output is not a terminal, the command gives a single answer, and only this answer
+goes to stdout. The package `chat` implements answers and chats.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ from eaglecpp.server.announced import find_server
 
 class _RunCommand(Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Lets --think take a value only after `=`, as in Ollama: in `--think hello` the prompt is hello."""
+        """Parses the command line so that --think takes a value only after `=`, as in Ollama. In `--think
+        hello` the prompt is hello.
+        """
         end = args.index("--") if "--" in args else len(args)
         bare = ["--think=true" if arg == "--think" else arg for arg in args[:end]]
         return super().parse_args(ctx, [*bare, *args[end:]])
@@ -77,7 +79,7 @@ _TEMPLATES = ("chatml", "raw", "gguf")
 
 @dataclass(frozen=True)
 class RunOptions(Served, Answering):
-    """Options that only `run` has."""
+    """Options that only `run` has, in addition to the common options."""
 
     prompt_named: str | None = declare(
         None, "The prompt, instead of PROMPT.", flags="-p --prompt", metavar="TEXT"
@@ -124,8 +126,8 @@ class RunOptions(Served, Answering):
     no_server: bool = declare(False, "Open the model in this process even if a server is running.")
 
     def template(self) -> str:
-        """The chat template that the options name, or "". Raises click.UsageError if two options name a
-        template.
+        """Returns the chat template that the options name, or "". Raises click.UsageError if two options name
+        a template.
         """
         if self.chat_template is not None and self.chat_template_file is not None:
             raise click.UsageError("--chat-template and --chat-template-file contradict each other")
@@ -161,7 +163,7 @@ def run(
     answer that and exit. If `eaglecpp serve` runs on this machine, it gives the answers.
     """
     folder = ChatFolder(data_dir() / "chats")
-    if model_named is not None:  # with -m or -hf, the first word belongs to the prompt
+    if model_named is not None:  # with -m or -hf, the first word is part of the prompt
         model, prompt = model_named, (*(() if model is None else (model,)), *prompt)
     elif model is not None and " " in model.strip() and not exists(Path(model)):  # model names have no blanks
         if not asked.resume:
@@ -261,13 +263,13 @@ def _found(
 
 
 def _answer(chat: Chat, text: str, words: tuple[str, ...], asked: RunOptions) -> None:
-    """Answers one question. words: the words of the question on the command line"""
+    """Answers one question. words: the words of the question on the command line."""
     chat.say_notices()
     typed = " ".join(words)
     if typed and text.endswith(typed):  # pictures are looked up only in typed text, not in piped input
         text = text.removesuffix(typed) + with_pictures(chat, typed, words)
-    # not printed for a single answer, because a script would get the verdict with every answer; a chat prints
-    # it after the first answer
+    # The verdict is not printed after a single answer, because a script would get it with every answer. A
+    # chat prints the verdict after the first answer.
     if not asked.verbose:
         chat.judged.add(chat.model.source.label)
     completion = chat.reply(partial(chat.session.stream, text), show_stats=not asked.as_json)
@@ -300,8 +302,8 @@ def _pictures(words: tuple[str, ...], named: tuple[str, ...]) -> tuple[list[byte
 
 
 def _question(words: tuple[str, ...]) -> str | None:
-    """Returns the question: standard input (unless it is a terminal), followed by the prompt. Returns None to
-    start a chat.
+    """Returns the question, which consists of standard input (unless it is a terminal) and the prompt.
+    Returns None if a chat should start.
     """
     parts = [argument_bytes(" ".join(words))] if words else []
     if not sys.stdin.isatty():

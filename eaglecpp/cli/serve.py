@@ -100,7 +100,7 @@ def serve(
     served = (
         f"eaglecpp serves {address} (Ollama's API; OpenAI's and Anthropic's at {address}/v1; a chat page)"
     )
-    # after its shutdown, uvicorn raises the same signal again
+    # uvicorn raises the same signal again after its shutdown
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with announced(address):
@@ -114,7 +114,7 @@ def serve(
 
 
 def _served(model: str | None) -> tuple[dict[str, Path], str]:
-    """Returns the files that are served under a name of their own, and the model to load at startup. Raises
+    """Returns the GGUF files that are served under their own names, and the model to load at startup. Raises
     ModelNotFoundError.
     """
     from eaglecpp.cli.open_engine import look_up

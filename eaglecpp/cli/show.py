@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp show`: describes a stored model in Ollama's sections, plus a section for its drafter. `eaglecpp
-inspect`: shows the metadata of a file. Both commands take names and files.
+inspect`: shows the metadata of a file. Both commands take a model's name or a file.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def inspect(model: str, as_json: bool) -> None:
 
 
 def _show_file(path: Path, as_json: bool) -> None:
-    # imported late, because describing a stored model needs no libraries for reading files
+    # imported only here, because a stored model can be described without the libraries that read files
     from eaglecpp.convert import facts_text, inspect_file
 
     facts = inspect_file(path)
@@ -89,7 +89,7 @@ def _show_file(path: Path, as_json: bool) -> None:
 
 def _show(model: StoredModel, part: str | None, as_json: bool) -> None:
     modelfile = model.modelfile()
-    if as_json:  # the output of /api/show, plus the plan by which `run` would open the model
+    if as_json:  # the same output as /api/show, plus the plan by which `run` would open the model
         heads = head_facts(model)
         opening = None if heads[0] is None else _plan(model).as_dict()
         write_json(everything(model, heads, template_in_use(model, heads[0])) | {"opening": opening})
@@ -111,7 +111,7 @@ def _plan(model: StoredModel) -> OpeningPlan:
 
 
 def _part(model: StoredModel, modelfile: Modelfile, part: str) -> tuple[str, str]:
-    """Returns a part of the model's description, and its origin."""
+    """Returns one part of the model's description, and where this part comes from."""
     if part == "modelfile":
         return modelfile_text(model, modelfile), ""
     if part == "parameters":
@@ -136,7 +136,7 @@ def _overview(model: StoredModel, modelfile: Modelfile) -> str:
         "Model": model_rows(facts, model) if facts else (),
         "Capabilities": [[word] for word in capabilities(model, facts)] if facts else (),
         "Draft": _draft_rows(model, draft) if draft else (),
-        # the number of conversations recorded by `--learn`, and the drafter trained on them
+        # the number of conversations that `--learn` recorded, and the drafter that was trained on them
         "Learning": Learning.of(model.target_files()[0]).rows(stock) if stock else (),
         "Template": [[template.describe()]] if template else (),
         "Opened with": _plan(model).rows() if template else (),

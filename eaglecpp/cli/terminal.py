@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The only module that prints: results to stdout, notes and statistics to stderr.
 
-Progress is drawn only on a terminal, where control characters are also shown as symbols: nearly every text
-can come from a model, a file or a server, and could rewrite the screen or attack the terminal. `styled` text
-is printed unchanged, because the caller has already made it safe. Files and pipes get all text unchanged.
+Progress is drawn only on a terminal. There, control characters are shown as symbols, because nearly every
+text can come from a model, a file or a server, and could rewrite the screen or attack the terminal. `styled`
+text is printed unchanged, because the caller has already made it safe. Files and pipes receive all text
+unchanged.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ import click
 from eaglecpp.human import counted, visible
 from eaglecpp.results import AnswerStream, Chunk
 
-_SHORT_PROMPT = 256  # tokens; reading a prompt of this length needs no progress display
+_SHORT_PROMPT = 256  # number of tokens; a prompt up to this length is read so fast that no progress is shown
 
 
 def write(text: str, *, styled: bool = False) -> None:
-    """Prints a piece of a result and flushes the stream. styled: the piece has no escape sequences except
-    eaglecpp's own.
+    """Prints a piece of a result and flushes the stream. styled: True if the only escape sequences in the
+    piece are eaglecpp's own.
     """
     sys.stdout.write(text if styled or not stdout_is_terminal() else visible(text))
     sys.stdout.flush()
@@ -45,8 +46,8 @@ def write_json(value: Any) -> None:
 
 
 def note(text: str, *, styled: bool = False) -> None:
-    """Prints a line for the user that is not part of the result. styled: the line is safe as for `write`, and
-    already laid out.
+    """Prints a line for the user that is not part of the result. styled: True if the line is safe to print
+    (see `write`), and already broken into lines.
     """
     click.echo(text if styled or not stderr_is_terminal() else laid_out(visible(text)), err=True)
 
@@ -61,7 +62,7 @@ def laid_out(text: str, indent: int = 0) -> str:
 
 
 def fitted(text: str, indent: int = 0) -> str:
-    """Returns the text for stdout; if stdout is a terminal, breaks long lines."""
+    """Returns the text for stdout. If stdout is a terminal, breaks long lines."""
     return laid_out(text, indent) if stdout_is_terminal() else text
 
 
@@ -109,8 +110,8 @@ def silent_keys(*, by_key: bool = False) -> Iterator[None]:
     """Turns off the terminal's echo inside the `with` block, so that typed text does not appear in an answer.
     The typed text is kept for the next prompt.
 
-    by_key: read single keys instead of lines; in line mode, the driver drops anything beyond 4 KB of a line
-    and turns Enter into a line feed
+    by_key: read single keys instead of lines. In line mode, the terminal's driver drops everything after the
+    first 4 KB of a line, and turns Enter into a line feed
     """
     if os.name != "posix" or not sys.stdin.isatty():
         yield
@@ -137,7 +138,8 @@ class Watch:
     """Shows progress while the prompt is read, and turns Ctrl+C into a request to stop.
 
     After Ctrl+C the current round is finished, so that no token of the round is lost; a second Ctrl+C
-    interrupts at once. requested: Ctrl+C was pressed; on_request: called when Ctrl+C is pressed
+    interrupts at once. requested: True if Ctrl+C was pressed; on_request: function that is called when Ctrl+C
+    is pressed
     """
 
     def __init__(self, on_request: Callable[[], None] = lambda: None) -> None:
@@ -146,8 +148,8 @@ class Watch:
         self._drawn = False
 
     def on_prefill(self, n_done: int, n_prompt: int) -> None:
-        """Draws progress on a terminal, and raises KeyboardInterrupt after Ctrl+C (a callback for
-        `Session.stream`).
+        """Draws progress on a terminal, and raises KeyboardInterrupt after Ctrl+C . `Session.stream` calls
+        this method.
         """
         if self.requested:
             raise KeyboardInterrupt
@@ -174,7 +176,9 @@ class Watch:
             signal.signal(signal.SIGINT, previous)
 
     def follow(self, answer: AnswerStream, show: Callable[[Chunk], object]) -> None:
-        """Shows an answer until it ends or Ctrl+C is pressed, and then the text that was held back."""
+        """Shows an answer until the answer ends or Ctrl+C is pressed, and then shows the text that was held
+        back.
+        """
         try:
             for chunk in answer:
                 self.clear()
@@ -205,14 +209,14 @@ def patience(text: str) -> Iterator[None]:
 
 
 def show_progress(text: str) -> None:
-    """Replaces the progress line on stderr if it is a terminal; "" clears the line."""
+    """Replaces the progress line on stderr if stderr is a terminal. "" clears the line."""
     if stderr_is_terminal():
         click.echo(f"\r\x1b[K{text}", nl=False, err=True)
 
 
 _GAP = "    "
 _UNITS = [(1, "second"), (60, "minute"), (3600, "hour"), (86400, "day"), (604800, "week"), (2592000, "month")]
-_NARROWEST = 24  # columns; if the last column would be narrower, its text continues at the left
+_NARROWEST = 24  # minimum columns of the last column; if fewer would be left, its text continues at the left
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -228,12 +232,12 @@ def section(title: str, rows: Sequence[Sequence[str]]) -> str:
 
 
 def labelled(rows: Sequence[tuple[str, str]]) -> str:
-    """Formats pairs of a label and a text as lines; the result ends with a newline."""
+    """Formats pairs of a label and a text as lines. The result ends with a newline."""
     return "".join(f"{_hanging(f'{label:<18}{text}', 18)}\n" for label, text in rows)
 
 
 def help_table(title: str, rows: Sequence[tuple[str, str]]) -> str:
-    """Formats a titled list of names and explanations; the result ends without a newline."""
+    """Formats a titled list of names and explanations. The result ends without a newline."""
     width = max(len(left) for left, _ in rows) + 2
     return "\n".join([title, *(_hanging(f"  {left:<{width}}{right}", 2 + width) for left, right in rows)])
 
@@ -258,6 +262,6 @@ def _columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _hanging(line: str, last: int) -> str:
-    """Breaks a line of a table for a terminal. last: position at which the line's last column starts"""
+    """Breaks a line of a table for a terminal. last: position in the line at which the last column starts."""
     has_room = shutil.get_terminal_size().columns - last >= _NARROWEST
     return fitted(line, last if has_room else len(_GAP))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp train`: trains a drafter for a GGUF from text and the target's own hidden states.
 
-This module shows progress. `eaglecpp.train` does the work; it is imported when the command runs, because it
-needs the `train` extra. The options are declared in `eaglecpp.train.options`.
+This module shows progress. `eaglecpp.train` does the work. It is only imported when the command runs, because
+it needs the `train` extra. The options are declared in `eaglecpp.train.options`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def train(as_json: bool, **options: Any) -> None:
     except InvalidValueError as error:
         raise click.UsageError(str(error)) from None
     with Display() as display:
-        display.on_work("starting", 0, 1)  # importing PyTorch takes seconds, so the display starts before
+        display.on_work("starting", 0, 1)  # the display starts before importing PyTorch, which takes seconds
         from eaglecpp.train.run import train as run
 
         try:
@@ -124,7 +124,9 @@ class Display:
             self.close()
 
     def on_step(self, progress: Progress, share: float, loss: float) -> None:
-        """Shows the used share of the budget, the loss, tokens/s, and the result of the last evaluation."""
+        """Shows the used share of the budget, the loss, the tokens per second, and the result of the last
+        evaluation.
+        """
         if self._tokens is None:
             self._tokens = progress.tokens, progress.seconds
         n, seconds = progress.tokens - self._tokens[0], progress.seconds - self._tokens[1]
@@ -153,7 +155,7 @@ class Display:
         self._bar.update(n_done - self._bar.n)
 
     def close(self) -> None:
-        """Removes the bar."""
+        """Removes the progress bar."""
         if self._bar is not None:
             self._bar.close()
         self._bar, self._what = None, ""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """`Learner`: trains drafters on recorded conversations while a server is idle.
 
-A training is a process `eaglecpp learn` with the lowest priority; one runs at a time. The process is
-suspended from the moment a request takes a model until the server is idle again. It is killed if a model
-needs its memory, and the next training continues where it stopped. If the new drafter is better, the model is
-unloaded, so that the next request loads it with the new drafter.
+A training is a process `eaglecpp learn` with the lowest priority. Only one training runs at a time. The
+process is suspended from the moment a request takes a model until the server is idle again. It is killed if a
+model needs its memory, and the next training continues where it stopped. If the new drafter is better, the
+model is unloaded, so that the next request loads it with the new drafter.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from eaglecpp.threads import Threads
 
 _log = logging.getLogger("eaglecpp.learn")
 _LOOK_S = 1.0
-_REST_S = 60.0  # seconds of pause after an internal error
+_REST_S = 60.0  # seconds to pause after an internal error
 
 
 @dataclass
@@ -48,8 +48,8 @@ def run_training() -> None:
     """Runs the command line in the training process, and ends this process when its server ends, even by
     SIGKILL.
 
-    A running training notices the end of its standard input. A suspended one cannot, but it has its own
-    process group, to which the kernel sends SIGHUP and SIGCONT when the parent ends.
+    A running training process notices the end of its standard input. A suspended process cannot, but it has
+    its own process group, and the kernel sends SIGHUP and SIGCONT to this group when the parent ends.
     """
 
     def end_with_server() -> None:
@@ -61,7 +61,7 @@ def run_training() -> None:
 
 
 class Learner:
-    """Trains drafters of a server's models.
+    """Trains the drafters of a server's models.
 
     learning: yields name, target and drafter of the loaded models whose answers are recorded
     idle_for: returns seconds since the last request ended
@@ -137,7 +137,7 @@ class Learner:
     async def _find(self) -> None:
         """Starts training for the first model with enough new records."""
         for name, target, stock in [*self._models()]:
-            if target not in self._known:  # `Learning.of` reads from the target's file
+            if target not in self._known:  # `Learning.of` reads the target's file, so it is called only once
                 self._known[target] = await self._files.run(Learning.of, target)
             learning = self._known[target]
             if await self._files.run(learning.has_news, self._failed.get(name, 0)):

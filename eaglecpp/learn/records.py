@@ -2,8 +2,8 @@
 """`Learning`: recorded answers and trained drafters of a target, in the user's data folder.
 
 Answers are recorded only with the option `learn`, and are never sent anywhere. A record has the tokens of a
-prompt and its answer, and is readable by anyone who can read the user's files, like saved conversations. Each
-record is a file named by the hash of its tokens. The file contains 32-bit integers: the number of prompt
+prompt and its answer. Like saved conversations, records can be read by anyone who can read the user's files.
+Each record is a file named by the hash of its tokens. The file contains 32-bit integers: the number of prompt
 tokens, then the tokens.
 """
 
@@ -36,7 +36,7 @@ MAX_BYTES, MAX_FILES = 512 << 20, 50_000
 MIN_ANSWER = 2
 """Tokens. Shorter answers are useless for training."""
 _BLOCK_BYTES = 4096
-# the folder is scanned again after so many records, because other processes may write to it
+# Number of records after which the folder is scanned again, because other processes may write to it.
 _KEEPS_PER_SCAN = 1000
 LEAST_TEXTS = 24
 """Minimum number of texts to train on."""
@@ -50,8 +50,8 @@ _keeping = threading.Lock()
 class _Memory:
     """Cached result of the last scan of the records, so that not every answer needs a scan.
 
-    n_keeps: answers until the next scan; seen: times of the last record and of the last training, at the last
-    scan for new records
+    n_keeps: number of answers until the next scan; seen: times of the last record and of the last training,
+    as found by the last scan for new records
     """
 
     n_keeps: int = 0
@@ -63,8 +63,8 @@ class _Memory:
 
 @dataclass(frozen=True)
 class Learning:
-    """The folder with the records and drafters of one target, named by a hash of the target's content. The
-    folder need not exist.
+    """The folder with the records and drafters of one target. A hash of the target's content names the
+    folder, which need not exist.
 
     answers: folder of the records; work: folder of an unfinished training
     """
@@ -78,7 +78,7 @@ class Learning:
         """Returns the folder with the records of a target's file."""
         learning = cls(data_dir() / "learning" / fingerprint(target))
         if learning.folder.is_dir():
-            with contextlib.suppress(OSError):  # fails if the folder belongs to another user
+            with contextlib.suppress(OSError):  # the folder may belong to another user
                 make_private(learning.folder)  # earlier versions created a folder that others could read
         return learning
 
@@ -101,15 +101,15 @@ class Learning:
         with contextlib.suppress(FileNotFoundError), os.scandir(self.answers) as entries:
             for entry in entries:
                 if entry.name.endswith(_ENDING):
-                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    with contextlib.suppress(FileNotFoundError):  # the record may have been deleted meanwhile
                         stat = entry.stat()
                         size = -(-stat.st_size // _BLOCK_BYTES) * _BLOCK_BYTES
                         records.append((stat.st_mtime_ns, size, Path(entry.path)))
         return sorted(records)
 
     def keep_later(self, prompt: Sequence[int], answer: Sequence[int]) -> None:
-        """Same as `keep`, but in a separate thread, so that no engine waits for the disk. `flush` waits for
-        the thread.
+        """Stores an answer like `keep`, but in a separate thread, so that no engine waits for the disk.
+        `flush` waits for the thread.
         """
         import numpy as np
 
@@ -129,7 +129,8 @@ class Learning:
         """Stores an answer as a record, and deletes the oldest records while there are more than max_bytes
         bytes or MAX_FILES files. Ignores answers of fewer than MIN_ANSWER tokens.
 
-        Never raises, so that no answer fails because of a full disk; logs each kind of error once.
+        Never raises an exception, so that no answer fails because of a full disk. Logs each kind of error
+        once.
 
         tokens: i32 [S], the prompt and the answer; n_prompt: number of prompt tokens
         """
@@ -152,7 +153,9 @@ class Learning:
             self._reported.add(error.errno)
 
     def _drop_oldest(self, max_bytes: int, n_added: int) -> None:
-        """If the records exceed a limit, deletes the oldest until nine tenths of the limit are left."""
+        """If the records exceed a limit, deletes the oldest records until nine tenths of the limit are
+        left.
+        """
         memory = self._memory
         memory.n_keeps -= 1
         memory.seen = -1, -1
@@ -173,7 +176,7 @@ class Learning:
             memory.n_files -= 1
 
     def has_news(self, failed: int = 0) -> bool:
-        """Returns True if there are enough new records for a training, or an unfinished training.
+        """Returns True if there are enough new records for a training, or if a training is unfinished.
 
         failed: time of the last failed training, in nanoseconds since 1970; 0 = never
         """
@@ -222,8 +225,8 @@ class Learning:
         }
 
     def rows(self, stock: Path) -> list[tuple[str, str]]:
-        """Formats the status of learning as rows of text; empty if there are neither records nor a trained
-        drafter.
+        """Formats the status of learning as rows of text. The result is empty if there are neither records
+        nor a trained drafter.
         """
         facts = self.status(stock)
         drafter, rows = facts["drafter"], []
@@ -240,7 +243,7 @@ class Learning:
         return rows
 
     def use(self, new: Path, stock: Path, facts: Mapping[str, Any]) -> None:
-        """Replaces the drafter in use by a new file. If that raises OSError, the old drafter stays in use.
+        """Replaces the drafter in use by a new file. If this raises OSError, the old drafter stays in use.
 
         The new drafter is first written under a new name. Then the file that names the drafter in use is
         replaced atomically, so that a kill leaves either the old or the new drafter in use.
@@ -255,7 +258,7 @@ class Learning:
         self._drop(now)
 
     def undo(self, stock: Path) -> bool:
-        """Puts the original drafter `stock` back in use. Returns False if it is in use already."""
+        """Puts the original drafter `stock` back in use. Returns False if `stock` is already in use."""
         record = self._record(stock)
         if record:
             self._record_file(stock).unlink()
@@ -270,8 +273,8 @@ class Learning:
         return self._drafters / f"{fingerprint(stock)}.json"
 
     def _record(self, stock: Path) -> dict[str, Any]:
-        """Returns the training result of the drafter that replaces `stock`, with the name of its file under
-        "file"; {} if `stock` itself is in use.
+        """Returns the training result of the drafter that replaces `stock`, with the name of the drafter's
+        file under "file". Returns {} if `stock` itself is in use.
         """
         try:
             record: dict[str, Any] = read_json(self._record_file(stock))
@@ -280,8 +283,8 @@ class Learning:
             return {}
 
     def _drop(self, file: str | None) -> None:
-        """Deletes the file of a drafter that is no longer used. If that fails, a later drafter overwrites the
-        file.
+        """Deletes the file of a drafter that is no longer used. If deleting fails, a later drafter overwrites
+        the file.
         """
         if file:
             with contextlib.suppress(OSError):

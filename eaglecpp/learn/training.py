@@ -4,8 +4,8 @@
 The training texts come from `eaglecpp.learn.records`, mixed with conversations that the target writes itself,
 so that the drafter does not forget other topics. A fifth of the user's texts and a part of the target's are
 held out for a test, in which the old and the new drafter, with the weights of their files, draft the same
-texts. The new one is used if it drafts the user's texts better, by more than chance, and general texts no
-more than one per cent worse.
+texts. The new drafter is used if its drafts of the user's texts are better by more than chance, and its
+drafts of general texts are at most one per cent worse.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ _CACHE_BYTES, _MOST_LAYERS = 4 << 30, 6
 
 @dataclass(frozen=True)
 class Compared:
-    """Acceptance lengths of two drafters on the same texts, for chains of five drafts, or for all positions
-    of a block.
+    """Acceptance lengths of two drafters on the same texts. They are measured with chains of five drafts, or
+    with all positions of a block.
 
     gain: relative gain of the new drafter over the old one; least, most: range of the gain in nine of ten
     resamplings of the texts
@@ -76,7 +76,9 @@ class Compared:
 
 @dataclass(frozen=True)
 class Learnt:
-    """Result of `learn`. reason: why the new drafter is used or not; drafter: the file that is now in use."""
+    """Result of `learn`. reason: why the new drafter is used or not used; drafter: file of the drafter that
+    is now in use.
+    """
 
     user: Compared | None
     general: Compared | None
@@ -88,7 +90,7 @@ class Learnt:
 def learn(
     target: Path, stock: Path, listener: Listener, *, minutes: float = 60.0, threads: int = 0, seed: int = 1
 ) -> Learnt:
-    """Trains the drafter that started as `stock` on the recorded conversations of `target`.
+    """Trains the drafter of `target` on the target's recorded conversations. stock: the original drafter.
 
     minutes: maximum time of the training steps. A stopped or killed run is resumed with the texts of its
     start. Raises DataError for too few texts, MismatchError and UnsupportedError for a drafter that cannot be
@@ -148,8 +150,8 @@ def learn(
 
 
 def _user_texts(learning: Learning, n_ctx: int, n_vocab: int) -> list[TrainText]:
-    """Returns the user's recorded texts; for a resumed training, the recorded texts of its start. Deletes
-    damaged records.
+    """Returns the user's recorded texts. A resumed training gets the texts that were recorded when the
+    training started. Damaged records are deleted.
     """
     begun = learning.work / "texts.json"
     names = json.loads(begun.read_text()) if begun.is_file() else [path.name for path in learning.records()]
@@ -173,7 +175,7 @@ def _user_texts(learning: Learning, n_ctx: int, n_vocab: int) -> list[TrainText]
     if n_damaged:
         _log.warning("%s: deleted %s", learning.answers, counted(n_damaged, "damaged record"))
     if len(texts) < LEAST_TEXTS:
-        # the folder is deleted because a resumed training would not see later records
+        # deletes the folder, because a resumed training would not see later records
         shutil.rmtree(learning.work, ignore_errors=True)
         raise DataError(
             f"{learning.answers}: expected at least {LEAST_TEXTS} answers to learn from, found {len(texts)}; "
@@ -185,7 +187,9 @@ def _user_texts(learning: Learning, n_ctx: int, n_vocab: int) -> list[TrainText]
 
 
 def _general(learning: Learning, options: TrainOptions, n_ctx: int, listener: Listener) -> Path:
-    """Lets the target write conversations on general topics, once. Returns their file."""
+    """Lets the target write conversations on general topics, unless they exist already. Returns the file of
+    these conversations.
+    """
     out = learning.folder / "general.jsonl"
     with open_batch(options, n_ctx) as engine:
         converse(
@@ -199,7 +203,9 @@ def _general(learning: Learning, options: TrainOptions, n_ctx: int, listener: Li
 
 
 def _type_of(draft: Path) -> str:
-    """Returns the tensor type of a drafter's file for `train`, or Q8_0 if `train` cannot write this type."""
+    """Returns the tensor type of a drafter's file as an argument of `train`, or Q8_0 if `train` cannot write
+    this type.
+    """
     name = read_facts([draft]).file_type
     try:
         parse_type(name)
@@ -227,8 +233,8 @@ def _compare(
     corpus: Corpus,
     listener: Listener,
 ) -> Compared:
-    """Compares two drafters on the same texts, in PyTorch like the training, but with the rounded weights of
-    their files.
+    """Compares two drafters on the same texts. The comparison runs in PyTorch, like the training, but with
+    the rounded weights of the drafters' files.
     """
     file, asked = read_gguf(options.target), [replace(options, finetune=str(one)) for one in drafters]
     plans = [make_plan(one, file, corpus, lambda text: None) for one in asked]
@@ -238,7 +244,7 @@ def _compare(
     depth = _DEPTH if block is None else block.n_drafts
     model_options = ModelOptions(n_threads=options.threads or torch.get_num_threads())
     source = TargetSource(options.target, texts, plans[0].spec.aux_layers, model=model_options)
-    sums = np.zeros((len(texts), len(drafters), 2))  # tokens and rounds
+    sums = np.zeros((len(texts), len(drafters), 2))  # number of tokens and number of rounds
     try:
         for index, row in enumerate(sums):
             sample = source.sample(index)

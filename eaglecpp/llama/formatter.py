@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""llama_cpp's chat handlers. A model with a chat template gets our bounded template instead."""
+"""Chooses llama_cpp's chat handlers. A model with a chat template gets eaglecpp's bounded template
+instead.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ class Formatter:
 def find_handler(
     chat_format: str | None, metadata: Mapping[str, str], engine: Engine
 ) -> tuple[str, Callable[..., Any]]:
-    """Returns name and handler of the chat format, chosen as in llama_cpp: the requested one, else the file's
-    template, else "llama-2". Raises ValueError for a format that llama_cpp does not know.
+    """Returns the name and the handler of the chat format, chosen as in llama_cpp: the requested format, or
+    else the file's template, or else "llama-2". Raises ValueError for a format that llama_cpp does not know.
     """
     prefix = "tokenizer.chat_template"
     named = {k.removeprefix("tokenizer."): v for k, v in metadata.items() if k.startswith(f"{prefix}.")}

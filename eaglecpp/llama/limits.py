@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Features of `llama_cpp.Llama` that `eaglecpp.Llama` lacks, with the reasons.
+"""Features of `llama_cpp.Llama` that `eaglecpp.Llama` lacks, and the reason for each.
 
 Arguments of llama_cpp that would have no effect raise `UnsupportedError`. llama_cpp's default values are
-accepted, so that code which spells them out works. Arguments that llama_cpp itself does not know are ignored
-with one warning (llama_cpp ignores them silently), since its server and LangChain pass arguments that it
-dropped long ago.
+accepted, so that code which passes these values works. Arguments that llama_cpp itself does not know are
+ignored with one warning (llama_cpp ignores them silently), because llama_cpp's server and LangChain pass
+arguments that llama_cpp dropped long ago.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "yarn_beta_fast": ((32.0,), "the file's YaRN settings are used"),
     "yarn_beta_slow": ((1.0,), "the file's YaRN settings are used"),
     "yarn_orig_ctx": ((0,), "the file's YaRN settings are used"),
-    "embedding": ((False, True), ""),  # a context for embeddings is opened on first use
+    "embedding": ((False, True), ""),  # the context for embeddings is opened at its first use
     "op_offload": ((None,), "llama.cpp decides"),
     "swa_full": ((None,), "the engine chooses the size of sliding-window caches for roll-back"),
     "lora_base": ((None,), "llama.cpp no longer has a base model for LoRA"),

@@ -7,8 +7,8 @@
 
 Arguments, defaults and result dictionaries are the same (plus `timings`), and `isinstance` checks for
 `llama_cpp.Llama` pass. Logits processors and llama_cpp's own state (`_ctx`, `scores`, `eval`) go to a second
-instance without drafts, the plain twin (`llama.plain`). Unsupported arguments raise an error with the reason,
-never a silent fallback: docs/python-api.md lists them. New code should use `eaglecpp.Engine`.
+instance without drafts, the plain twin (`llama.plain`). Unsupported arguments raise an error with the reason.
+docs/python-api.md lists these arguments. New code should use `eaglecpp.Engine`.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Llama(Mirror):
     `draft_model`: path of a drafter GGUF, or "text" for drafts from the text itself. `strategy`: see
     `eaglecpp.Strategy`. `n_ctx=0`: the model's own context length. `verbose` has no effect; llama.cpp's log
     always goes to `logging` ("eaglecpp.native"). `rng`: source of sampled tokens. "coupled", the default,
-    lets drafts agree with sampled text, and a seed gives another text than in llama_cpp; "llama" gives
-    llama.cpp's own draws. Raises `ValueError` for a missing file, `UnsupportedError` for unsupported
+    lets drafts agree with sampled text, but a seed gives another text than in llama_cpp. "llama" samples the
+    same tokens as llama.cpp. Raises `ValueError` for a missing file, `UnsupportedError` for unsupported
     arguments, and the errors of `Engine.open`.
     """
 
@@ -101,7 +101,8 @@ class Llama(Mirror):
                 "pass the path of a drafter GGUF; llama_cpp's draft model objects propose tokens "
                 "without the target's hidden states",
             )
-        # Handlers that turn messages into a prompt work; image handlers need llama_cpp's own context.
+        # Handlers that turn messages into a prompt are supported. Image handlers are not, because they need
+        # llama_cpp's own context.
         if hasattr(chat_handler, "clip_model_path") or not (chat_handler is None or callable(chat_handler)):
             refuse(
                 f"chat_handler={type(chat_handler).__name__}",
@@ -168,7 +169,7 @@ class Llama(Mirror):
 
         folder = None if local_dir is None else os.fspath(local_dir)
         cache = None if cache_dir is None else os.fspath(cache_dir)
-        options.pop("local_dir_use_symlinks", None)  # huggingface_hub ignores this since 0.23
+        options.pop("local_dir_use_symlinks", None)  # huggingface_hub ignores this option since 0.23
         names = list_repo_files(repo_id)
         paths = [
             hf_hub_download(repo_id, _one_match(names, pattern, repo_id), local_dir=folder, cache_dir=cache)
@@ -182,11 +183,12 @@ class Llama(Mirror):
         """Completes `prompt` (text, or token ids used unchanged). Returns a dict, or with `stream` an
         iterator of dicts.
 
-        Arguments and defaults are llama_cpp's. `max_tokens` None or <= 0: until the context is full.
-        `stopping_criteria(input_ids, logits)` is called after each token with empty `logits`, which stay in
-        native code. `logits_processor` needs every logit, so the twin decodes without drafts. Raises
-        `ContextFullError` (a `ValueError`) if the prompt does not fit; `UnsupportedError` for `suffix` if the
-        file has no infill tokens, for `tfs_z`, and for `echo` with `logprobs`.
+        Arguments and defaults are llama_cpp's. With `max_tokens` None or <= 0, the text ends at the latest
+        when the context is full. `stopping_criteria(input_ids, logits)` is called after each token with empty
+        `logits`, which stay in native code. `logits_processor` needs every logit, so the plain twin decodes
+        without drafts. Raises `ContextFullError` (a `ValueError`) if the prompt does not fit;
+        `UnsupportedError` for `suffix` if the file has no infill tokens, for `tfs_z`, and for `echo` with
+        `logprobs`.
         """
         given = _given(TheirLlama.create_completion, self, *args, **options)
         asked = SimpleNamespace(**given)
@@ -209,14 +211,14 @@ class Llama(Mirror):
             "mirostat": asked.mirostat_mode,
             "logit_bias": tuple((int(token), bias) for token, bias in (asked.logit_bias or {}).items()),
             "n_probs": asked.logprobs or 0,
-            "grammar": "",  # any form; the generation converts it
+            "grammar": "",  # a grammar of any form, which the generation converts
         }
         text = asked.prompt if isinstance(asked.prompt, str) else self.engine.detokenize(asked.prompt)
         if asked.suffix is None:
             tokens = self.engine.prompt_tokens(asked.prompt)
         else:
             tokens = Infill(text, asked.suffix, suffix_first=self.spm_infill).tokens(self.engine.vocabulary)
-        if len(tokens) >= self.engine.n_ctx:  # llama_cpp's wording, which programs search for
+        if len(tokens) >= self.engine.n_ctx:  # programs search for this text of llama_cpp
             raise ContextFullError(
                 f"Requested tokens ({len(tokens)}) exceed context window of {self.engine.n_ctx}"
             )
@@ -238,11 +240,11 @@ class Llama(Mirror):
                 pass
             return self._result(running.completion(), reply, shown, lists)
 
-    # Without the annotation, type checkers use llama_cpp's declaration.
+    # Without the annotation, type checkers would use the declaration in llama_cpp.
     __call__: Completes = create_completion
 
     def _create_completion(self, *args: Any, **options: Any) -> Iterator[Any]:
-        """Returns an iterator with and without `stream`, as in llama_cpp."""
+        """Completes a prompt. Returns an iterator both with and without `stream`, as in llama_cpp."""
         result = self.create_completion(*args, **options)
         if isinstance(result, dict):
             yield result
@@ -273,8 +275,9 @@ class Llama(Mirror):
     ) -> Any:
         """Answers `messages` through the chat format. Returns a dict, or with `stream` an iterator of dicts.
 
-        Formatting, tools and functions are llama_cpp's own handlers, so all its arguments and defaults apply
-        (temperature 0.2 here). `response_format`: json_object and, unlike llama_cpp, also json_schema.
+        llama_cpp's own handlers do the formatting, tools and functions, so all of llama_cpp's arguments and
+        defaults apply (for example temperature 0.2). `response_format` takes json_object and, unlike
+        llama_cpp's, also json_schema.
         """
         if tfs_z != 1.0:
             refuse("tfs_z", _NO_TFS)
@@ -288,7 +291,7 @@ class Llama(Mirror):
             grammar=resolve_grammar(grammar, None, response_format),
             **{"repeat_penalty": 1.0, **options},
         )
-        if options.get("logits_processor"):  # no timings: the twin answers
+        if options.get("logits_processor"):  # the twin answers, without timings
             return result
         if stream:
             return self._with_timings(result)
@@ -318,7 +321,7 @@ class Llama(Mirror):
         options.pop("logits_processor", None)
         if options.pop("tfs_z", 1.0) != 1.0:
             refuse("tfs_z", _NO_TFS)
-        options.pop("penalize_nl", None)  # without effect in llama_cpp too
+        options.pop("penalize_nl", None)  # penalize_nl has no effect in llama_cpp either
         criterion = _criterion(options.pop("stopping_criteria", None), list(tokens))
         sampling = _same_names(SamplingOptions, given) | {
             "seed": self._seed,
@@ -335,7 +338,7 @@ class Llama(Mirror):
     # State
 
     def reset(self) -> None:
-        """Forgets the last prompt, so that the next one reuses nothing."""
+        """Forgets the last prompt, so that the next prompt reuses nothing."""
         self._twin_is_ahead = False
         self.engine.clear()
         if "_plain" in self.__dict__:
@@ -348,7 +351,7 @@ class Llama(Mirror):
         """Frees the model."""
         if "_plain" in self.__dict__:
             self._plain.close()
-        if "engine" in self.__dict__:  # missing if opening failed
+        if "engine" in self.__dict__:  # the engine is missing if opening failed
             self.engine.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -362,12 +365,12 @@ class Llama(Mirror):
             self.close()
 
     def set_cache(self, cache: Any) -> None:
-        """Accepts only None: the last conversation is reused without a cache object."""
+        """Accepts only None, because the last conversation is reused without a cache object."""
         if cache is not None:
             refuse("set_cache", "the prefix of the last conversation is reused automatically")
 
     def save_state(self) -> NoReturn:
-        """Raises UnsupportedError."""
+        """Raises UnsupportedError, because the caches of target and drafter cannot be saved together."""
         refuse(
             "save_state", "target and drafter caches are not saved together; the last prefix is reused anyway"
         )
@@ -406,9 +409,9 @@ class Llama(Mirror):
         truncate: bool = True,
         return_count: bool = False,
     ) -> Any:
-        """Returns the vector of a text, or the vectors of a list of texts. Without pooling, llama_cpp's
-        default for a generative model, each token has a vector. return_count: return a pair of the result and
-        the number of tokens.
+        """Returns the vector of a text, or the vectors of a list of texts. Without pooling, which is
+        llama_cpp's default for a generative model, each token has a vector. return_count: return the pair of
+        this result and the number of tokens.
         """
         embeddings = self.engine.embedder.embed(
             [input] if isinstance(input, str) else input,
@@ -427,17 +430,17 @@ class Llama(Mirror):
         number = int(self._given.get("pooling_type", -1))
         if number < 0:
             number = int(self.metadata.get(f"{self.metadata['general.architecture']}.pooling_type", 0))
-        return _POOLINGS[number] if number < len(_POOLINGS) else ""  # the engine refuses pooling ""
+        return _POOLINGS[number] if number < len(_POOLINGS) else ""  # the engine refuses the pooling ""
 
     def pooling_type(self) -> int:
-        """Returns llama.cpp's number of the pooling type."""
+        """Returns llama.cpp's number for the pooling type."""
         return _POOLINGS.index(self._pooling)
 
     # Internals
 
     def _next_seed(self, seed: int | None) -> int:
-        """Returns the seed of a call, derived as in llama_cpp. Without `seed`, it follows from the previous
-        call's seed; -1 draws a random seed for each call.
+        """Returns the seed of a call, derived as in llama_cpp. If `seed` is not given, the result follows
+        from the seed of the previous call. With -1, each call draws a random seed.
         """
         if seed in (-1, _DEFAULT_SEED) or (seed is None and self._seed == -1):
             return -1
@@ -483,8 +486,8 @@ class Llama(Mirror):
 
 
 def _given(method: Callable[..., Any], *args: Any, **options: Any) -> dict[str, Any]:
-    """Returns the arguments of a call of llama_cpp's method by name, with llama_cpp's defaults. Raises
-    TypeError like the call.
+    """Returns the arguments of a call of llama_cpp's method by name, including llama_cpp's defaults. Raises
+    TypeError if the call itself would.
     """
     try:
         bound = inspect.signature(method).bind(*args, **options)
@@ -495,7 +498,7 @@ def _given(method: Callable[..., Any], *args: Any, **options: Any) -> dict[str, 
 
 
 def _same_names(options: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those of the given arguments whose name in llama_cpp is also the name of an option."""
+    """Returns the given arguments whose llama_cpp name is also the name of an option."""
     return {option.name: given[option.name] for option in describe(options) if option.name in given}
 
 

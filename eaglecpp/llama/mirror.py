@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`Mirror`: the attributes and methods of a `llama_cpp.Llama` other than generation. They use the engine, or
-the plain twin for state that only llama_cpp has.
+"""`Mirror`: the attributes and methods of a `llama_cpp.Llama` other than generation. These attributes and
+methods use the engine. For state that only llama_cpp has, they use the plain twin.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _log = logging.getLogger("eaglecpp.llama")
 
 
 def _fact(read: Callable[[Engine], int], text: str) -> Callable[[Any], int]:
-    """Returns a method of llama_cpp's interface that reads a number from the engine."""
+    """Creates a method of llama_cpp's interface that reads a number from the engine."""
 
     def fact(self: Mirror) -> int:
         return read(self.engine)
@@ -27,7 +27,7 @@ def _fact(read: Callable[[Engine], int], text: str) -> Callable[[Any], int]:
 
 
 class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
-    """Base class of `Llama`, which opens the engine and the twin."""
+    """Base class of `Llama`, which opens the engine and the plain twin."""
 
     engine: Engine
     metadata: dict[str, str]
@@ -37,13 +37,15 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
     # Text, tokens, facts
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
-        """Returns token ids of UTF-8 bytes; `special`: parse the text of special tokens."""
+        """Returns the token ids of UTF-8 bytes. `special`: turn the texts of special tokens into these
+        tokens.
+        """
         return self.engine.native.tokenize(text, add_bos, special)
 
     def detokenize(
         self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
     ) -> bytes:
-        """Returns the bytes of token ids, without the space that some tokenizers put after a BOS token.
+        """Returns the UTF-8 bytes of token ids, without the space that some tokenizers put after a BOS token.
         `prev_tokens` is ignored.
         """
         text = b"".join(self.engine.token_to_piece(token, special=special) for token in tokens)
@@ -62,11 +64,11 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
     # State, from the twin
 
     def eval(self, tokens: Sequence[int]) -> None:
-        """Runs tokens in the twin; with `logits_all`, their logits are in `scores`."""
+        """Runs tokens in the plain twin. With `logits_all`, `scores` then has the logits of these tokens."""
         self._caught_up().eval(tokens)
 
     def sample(self, *args: Any, **options: Any) -> int:
-        """Samples a token from the logits of the last `eval`, in the twin."""
+        """Samples a token in the plain twin, from the logits of the last `eval`."""
         return int(self._caught_up().sample(*args, **options))
 
     # Attributes that frameworks read
@@ -80,7 +82,9 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
 
     @property
     def n_tokens(self) -> int:
-        """Number of tokens evaluated in the last conversation: all but the last generated one."""
+        """Number of tokens that are evaluated in the last conversation: all tokens except the last generated
+        token.
+        """
         if self._twin_is_ahead:
             return int(self._plain.n_tokens)
         return max(len(self.engine.tokens) - 1, 0)
@@ -96,7 +100,7 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
 
     @property
     def scores(self) -> Any:
-        """The twin's logits; with `logits_all`, a row for each evaluated token."""
+        """Logits of the plain twin. With `logits_all`, there is a row for each evaluated token."""
         return self._caught_up().scores
 
     @property
@@ -118,12 +122,14 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
 
     @cached_property
     def _plain(self) -> Any:
-        """The twin: a second instance of the model, opened on first use."""
+        """The plain twin: a second instance of the model, which is opened at its first use."""
         _log.info("opening %s a second time, for decoding without drafts", self._arguments["model_path"])
         return TheirLlama(**self._arguments)
 
     def _caught_up(self) -> Any:
-        """Returns the twin, after evaluating the tokens that the engine has evaluated since."""
+        """Returns the plain twin, after it has evaluated the tokens that the engine has evaluated since the
+        last use.
+        """
         plain = self._plain
         if not self._twin_is_ahead:
             plain.reset()

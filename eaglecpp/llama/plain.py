@@ -2,13 +2,13 @@
 """The plain twin of `eaglecpp.Llama`: a `llama_cpp.Llama` of the same file, opened on first use.
 
 A logits processor must see every logit, and frameworks use `_ctx`, `_model` and `scores`, which drafting
-cannot provide. Such calls go to the twin, which decodes token by token like llama_cpp. Memory-mapped weights
-are shared with it. Code without such calls never opens the twin.
+cannot provide. Such calls go to the twin, which decodes token by token like llama_cpp. The twin shares
+memory-mapped weights with the engine. Code without such calls never opens the twin.
 """
 
 from __future__ import annotations
 
-from llama_cpp.llama import Llama as TheirLlama  # the original, even if programs replace `llama_cpp.Llama`
+from llama_cpp.llama import Llama as TheirLlama  # the original class, even if a program replaces it
 
 __all__ = ["ARGUMENTS", "TWIN", "TheirLlama"]
 

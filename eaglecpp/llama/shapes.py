@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Result dictionaries in the shape of `llama_cpp.Llama`, for `eaglecpp.llama`.
 
-Plain functions from results to dicts. Key names and quirks follow abetlen/llama-cpp-python:
-llama_cpp/llama.py (0.3.36). We add one key, `timings`, to a completion and to the last chunk of a stream.
+This module has plain functions that turn results into dicts. Key names and quirks follow
+abetlen/llama-cpp-python: llama_cpp/llama.py (0.3.36). We add one key, `timings`, to a completion and to the
+last chunk of a stream.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ if TYPE_CHECKING:  # types of results
         timings: dict[str, Any]
 
     class CompletionPart(llama_types.CreateCompletionResponse, total=False):  # type: ignore[misc, call-arg]
-        """A chunk of a stream; the last one has `timings`."""
+        """A chunk of a streamed completion. The last chunk has `timings`."""
 
         timings: dict[str, Any]
 
     class ChatCompleted(llama_types.CreateChatCompletionResponse):  # type: ignore[misc]
-        """An answer."""
+        """An answer of a chat."""
 
         timings: dict[str, Any]
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:  # types of results
         finish_reason: Literal["stop", "length", "tool_calls", "function_call"] | None
 
     class ChatPart(TypedDict):
-        """A chunk of a stream; the last one has `timings`."""
+        """A chunk of a streamed answer. The last chunk has `timings`."""
 
         id: str
         model: str

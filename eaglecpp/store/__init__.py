@@ -5,11 +5,13 @@
     model = stores.get(ModelName.parse("llama3.2:3b"))
     model.target_files()[0]                        # the GGUF to load
 
-Our store has Ollama's layout because Ollama's own store is read too: one reader serves both, `cp` and `FROM`
-share blobs between them, and a model's digest is the registry's digest. `huggingface_hub`'s cache would
-replace little of this, and does not check contents (see `remote.download`).
+Our store has Ollama's layout, because eaglecpp also reads Ollama's own store. So the same code reads both
+stores, `cp` and `FROM` share blobs between the stores, and a model's digest is the registry's digest.
+`huggingface_hub`'s cache would replace little of this code, and does not check contents (see
+`remote.download`).
 
-Importing this package is cheap. `create`, `pull` and their dependencies are imported where they are used.
+Importing this package is cheap. `create`, `pull` and the modules that they need are imported where they are
+used.
 """
 
 from __future__ import annotations

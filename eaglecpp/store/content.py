@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Files of a store: addressed by digest, linked to the user's files instead of copied, and locked.
 
-Locks are file locks of the operating system, so a killed process leaves none behind. The store's lock is held
-only briefly (renames and small files), a blob's lock for the whole download. No process waits for a blob's
-lock while it holds another one, so deadlocks cannot occur.
+Locks are file locks of the operating system, so a killed process leaves no lock behind. The store's lock is
+held only briefly (for renames and small files), and a blob's lock for the whole download. No process waits
+for a blob's lock while it holds another lock, so deadlocks cannot occur.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _PATIENCE_S = 120.0
 
 
 def file_digest(path: Path, report: Report = silent, step: Status | None = None) -> str:
-    """Returns `sha256:` and the hex digest of a file's content. step: the status to report, to which byte
-    counts are added.
+    """Returns `sha256:` and the hex digest of a file's content. step: the status to report. The function adds
+    the byte counts to it.
     """
     sha, done, total = hashlib.sha256(), 0, path.stat().st_size
     with path.open("rb") as stream:
@@ -65,7 +65,8 @@ def _known_digest(path: Path, state: FileState) -> str:
 
 def same_content(one: Path, other: Path) -> bool:
     """Returns whether two model files of equal size are copies of each other. Compares only the first and
-    last 4 MiB, because reading the whole files takes seconds. A fine-tune differs in its last weights too.
+    last 4 MiB, because reading the whole files takes seconds. This suffices, because the last weights of a
+    fine-tune differ too.
     """
     ends = []
     for path in (one, other):
@@ -88,7 +89,7 @@ def is_sound(blob: Path, digest: str, size: int) -> bool:
 
 
 def check_space(folder: Path, n_bytes: int, what: str) -> None:
-    """Raises StoreError if the disk of `folder` has no space for `n_bytes` more."""
+    """Raises StoreError if the disk of `folder` has less than `n_bytes` of free space."""
     free = shutil.disk_usage(folder).free
     if n_bytes + _SPARE > free:
         needs, has = human_bytes(n_bytes), human_bytes(free)
@@ -100,7 +101,7 @@ def lock_store(root: Path, digest: str = "", report: Report = silent) -> Iterato
     """Locks manifests and blobs until the `with` block ends; with a digest, locks only that blob's partial
     file.
 
-    Raises StoreError after two minutes. With a digest, waits without a limit and reports that it waits.
+    Raises StoreError after two minutes. With a digest, waits without a time limit, and reports the waiting.
     """
     path = root / LOCKS / (f"{blob_path(root, digest).name}.lock" if digest else "store.lock")
     try:
@@ -123,7 +124,7 @@ def lock_store(root: Path, digest: str = "", report: Report = silent) -> Iterato
 
 
 def try_lock(folder: Path) -> BaseFileLock:
-    """Takes and returns the lock of a folder. Raises Timeout if another process holds it."""
+    """Takes and returns the lock of a folder. Raises Timeout if another process holds this lock."""
     lock = FileLock(folder / "lock", mode=0o644, is_singleton=False)
     lock.acquire(timeout=0)
     return lock

@@ -3,9 +3,9 @@
 
     created = create_model(stores, ModelName.parse("mine"), Modelfile.load("Modelfile"), Path("."))
 
-Weight files stay where they are and are linked (see `Transaction.add_file`); weights of a stored model share
-its blobs. The drafter is checked against the target before anything is stored; a mismatch is an error.
-Inheritance follows Ollama's rules (`Modelfile.over`).
+Weight files stay where they are and are linked (see `Transaction.add_file`). If FROM names a stored model,
+the new model shares its blobs. Before anything is stored, `create` checks that the drafter fits the target. A
+mismatch is an error. Inheritance follows Ollama's rules (`Modelfile.over`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def create_model(
     use_draft: bool = True,
     report: Report = silent,
 ) -> StoredModel:
-    """Creates (or replaces) the model `name`; relative paths of the Modelfile are below `directory`.
+    """Creates or replaces the model `name`. Relative paths in the Modelfile are below `directory`.
 
     quantize:   type for an unquantised target, "" to keep its type
     draft_type: type for a drafter checkpoint that must be converted, "" for the default
@@ -76,7 +76,7 @@ def create_model(
 
 
 def _base(stores: Stores, target: ModelName | tuple[Path, ...], report: Report) -> StoredModel | None:
-    """Returns the model that FROM names, pulling a model that is not stored; None if FROM names files."""
+    """Returns the model that FROM names, or None if FROM names files. Pulls the model if it is not stored."""
     if not isinstance(target, ModelName):
         return None
     return stores.find(target) or pull(target, report=report, stores=stores)
@@ -134,7 +134,7 @@ class _Job:
         return replace(model, notices=(*named.modelfile.notices, *misspelt, *named.notices))
 
     def _check_template(self) -> list[Notice]:
-        """Renders the Modelfile's TEMPLATE; returns notices about likely misspellings. Raises
+        """Renders the Modelfile's TEMPLATE, and returns notices about likely misspellings in it. Raises
         ModelfileError.
         """
         text, at = self.named.modelfile.template, self.named.modelfile.template_at
@@ -162,8 +162,8 @@ class _Job:
         return files if len(files) > 1 else tuple(map(files[0].with_name, all_parts(files[0].name)))
 
     def _draft(self, facts: Facts, as_type: str) -> tuple[Layer, Facts] | None:
-        """Adds a layer with the drafter that the Modelfile names, else with the base model's drafter. Returns
-        the layer and the drafter's facts; None without a drafter.
+        """Adds a layer with the drafter that the Modelfile names, or else with the base model's drafter.
+        Returns the layer and the drafter's facts. Without a drafter, both are None.
         """
         from eaglecpp.convert import errors
 
@@ -189,7 +189,7 @@ class _Job:
         return [self.transaction.add_layer(base, layer, origin=str(base.name)) for layer in layers]
 
     def _texts(self, whole: Modelfile, drafts_head: bool) -> list[Layer]:
-        """Adds and returns the layers of all texts, in Ollama's order."""
+        """Adds the layers of all texts in Ollama's order, and returns these layers."""
         add = self.transaction.add_bytes
         layers = [self._template(whole.template)] if whole.template else []
         if whole.system:
@@ -206,8 +206,8 @@ class _Job:
         return [*layers, add(PRAGMAS, msgspec.json.encode(pragmas))] if pragmas else layers
 
     def _template(self, text: str) -> Layer:
-        """Adds a layer with the chat template. A template that Ollama chose is marked, because the GGUF's own
-        template takes precedence over it.
+        """Adds a layer with the chat template. If Ollama chose the template, the layer is marked, because the
+        GGUF's own template takes precedence over Ollama's choice.
         """
         base = self.base
         layer = self.transaction.add_bytes("template", text.encode())

@@ -2,8 +2,8 @@
 """The table of known target-drafter pairs (`eaglecpp/drafters.toml`) and the search in it.
 
 A target has many names (Hub id, GGUF repository, Ollama tag, metadata), so names are compared without owner,
-quantisation and file format. Only whole names match, never parts. If no name of a model matches, the drafters
-of its base model are offered. Whether a drafter really fits is checked later, from the files.
+quantisation and file format. Only whole names match, never parts of a name. If no name of a model matches,
+the drafters of its base model are offered. Whether a drafter really fits is checked later, from the files.
 """
 
 from __future__ import annotations
@@ -35,20 +35,14 @@ _OLLAMA_REST = re.compile(rf"(?:-(?:instruct|it|chat|thinking))?(?:-(?:u?d-)?{QU
 class KnownDrafter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row of the table of known drafters.
 
-    repo:      Hub id of the drafter
-    targets:   Hub ids and Ollama names ("model:tag") of the models that the drafter was trained for
-    family:    trainer of the checkpoint, in the converter's terms, "" if unknown
-    layer_ids: convention for explicit layer ids: "boundary", "post", or "default" if the checkpoint has no
-    such ids
-    feed:      state fed to the next draft step, "pre" or "post", if the config alone does not decide this;
-    else ""
-    folder:    folder of the checkpoint in the repository, "" for its top
-    file:      GGUF of the drafter, if it comes with eaglecpp; `repo` is only a name then
-    source:    source of this row
-    licence:   licence of the drafter, "" if unknown
-    refused:   reason why the drafter cannot run here, or why its target cannot use drafts. Such a row is
-    listed but never offered
-    matched:   the name in `targets` that matched the model
+    repo: Hub id of the drafter targets: Hub ids and Ollama names ("model:tag") of the models for which the
+    drafter was trained family: trainer of the checkpoint, in the converter's terms, "" if unknown layer_ids:
+    convention for explicit layer ids: "boundary", "post", or "default" if the checkpoint has no such ids
+    feed: state fed to the next draft step, "pre" or "post", if the config alone does not decide this; else ""
+    folder: folder of the checkpoint in the repository, "" for its top file: GGUF of the drafter, if it comes
+    with eaglecpp; `repo` is only a name then source: source of this row licence: licence of the drafter, ""
+    if unknown refused: reason why the drafter cannot run here, or why its target cannot use drafts. Such a
+    row is listed but never offered matched: the name in `targets` that matched the model
     """
 
     repo: str
@@ -65,14 +59,14 @@ class KnownDrafter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def why(self) -> str:
-        """A description: the drafter, and the model it was made for."""
+        """A description of the drafter, and of the model for which it was trained."""
         return f"{self.repo}, made for {self.matched}"
 
 
 @cache
 def known_drafters() -> tuple[KnownDrafter, ...]:
-    """Returns every row of the table, the best drafter of a target first. Raises StoreError for a malformed
-    table.
+    """Returns all rows of the table. For each target, the best drafter comes first. Raises StoreError for a
+    malformed table.
     """
     try:
         return msgspec.toml.decode(_TABLE.read_bytes(), type=dict[str, tuple[KnownDrafter, ...]])["drafter"]
@@ -81,13 +75,13 @@ def known_drafters() -> tuple[KnownDrafter, ...]:
 
 
 def first_runnable(matches: Iterable[KnownDrafter]) -> KnownDrafter | None:
-    """Returns the first of the matching drafters that can run here, or None."""
+    """Returns the first of the given drafters that can run here, or None."""
     return next((match for match in matches if not match.refused), None)
 
 
 def find_drafters(names: Iterable[str], metadata: Mapping[str, Any] | None = None) -> list[KnownDrafter]:
-    """Returns every known drafter for a target: drafters trained for the target itself or, if none are known,
-    for its base model.
+    """Returns all known drafters for a target: the drafters trained for the target itself or, if no such
+    drafter is known, for the target's base model.
 
     names:    names of the target: Hub id, stored name, file name
     metadata: keys of its GGUF (`general.*` is used)
@@ -96,8 +90,8 @@ def find_drafters(names: Iterable[str], metadata: Mapping[str, Any] | None = Non
 
 
 def known_for(name: str, file: str, facts: Facts) -> tuple[list[KnownDrafter], str]:
-    """Returns the drafters for a model, best first, without drafters that cannot run here. Also returns the
-    reason if no drafter is left.
+    """Returns the drafters for a model that can run here, best first. If there are none, also returns the
+    reason.
 
     name: name of the model; file: name of its file
     """
@@ -126,7 +120,7 @@ def search_drafters(text: str) -> list[KnownDrafter]:
 
 
 def _matches(names: Sequence[str]) -> list[KnownDrafter]:
-    """Returns rows that contain one of the names, or another name of the same model. All names in one row
+    """Returns the rows that contain one of the names, or another name of the same model. All names in a row
     mean the same model.
     """
     named = dict(_named(names))
@@ -135,7 +129,7 @@ def _matches(names: Sequence[str]) -> list[KnownDrafter]:
 
 
 def _named(names: Sequence[str]) -> Iterator[tuple[KnownDrafter, str]]:
-    """Yields rows that contain one of the names, with that name."""
+    """Yields the rows that contain one of the names, each with the name that it contains."""
     keys = {_key(name) for name in names} - {""}
     tags = {name.lower().rpartition("/")[2] for name in names}
     for row in known_drafters():
@@ -151,15 +145,15 @@ def _text(metadata: Mapping[str, Any], key: str) -> str:
 
 
 def _own_names(metadata: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the model itself in the metadata."""
+    """Returns the model's own names, from the metadata."""
     base, tune, size = (_text(metadata, key) for key in ("basename", "finetune", "size_label"))
     joined = ["-".join(filter(None, parts)) for parts in ((base, size, tune), (base, tune, size))]
     return [name for name in (_text(metadata, "name"), *joined) if name]
 
 
 def _base_names(metadata: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the base models in the metadata. In a quantised file the base model is often the
-    model itself.
+    """Returns the names of the model's base models, from the metadata. In a quantised file the base model is
+    often the model itself.
     """
     keys = [f"base_model.{i}.{part}" for i in range(4) for part in ("repo_url", "name")]
     return [name for key in keys if (name := _text(metadata, key))]
@@ -171,7 +165,7 @@ def _key(name: str) -> str:
     base = _TAIL.sub("", base)
     words = re.split(r"[^a-z0-9.]+", base)
     if len(words) > 1 and words[1].startswith(words[0]) and words[0] in ("qwen", "llama", "gemma"):
-        words = words[1:]  # some repositories repeat the owner: Qwen_Qwen3-8B
+        words = words[1:]  # some repositories repeat the owner, such as Qwen_Qwen3-8B
     if words[0] in ("meta", "openai", "google") and len(words) > 1:
         words = words[1:]
     return "".join(words)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Errors of stored models and downloads, and the progress reports of long operations.
 
-`Status` has the fields of Ollama's progress objects, so that a server can pass it on unchanged. Nothing here
-prints.
+`Status` has the fields of Ollama's progress objects, so that a server can pass it on unchanged. This module
+prints nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from eaglecpp.errors import EagleError
 
 
 class StoreError(EagleError):
-    """The store cannot be read or written, or is inconsistent."""
+    """The store cannot be read or written, or its content is inconsistent."""
 
 
 class DigestError(StoreError):
@@ -22,17 +22,17 @@ class DigestError(StoreError):
 
 
 class DownloadError(EagleError):
-    """A server is unreachable, refuses, or does not have the file."""
+    """A server cannot be reached, refuses the request, or does not have the file."""
 
 
 class HostRefusedError(DownloadError):
-    """A server must not be contacted: a request may not name this server, or the server is in a network of
-    this machine.
+    """A server must not be contacted, because a request may not name this server, or because the server is in
+    a network of this machine.
     """
 
 
 class OfflineError(DownloadError):
-    """A download was needed in offline mode, or no server answered."""
+    """Offline mode forbids a download that is needed, or no server has answered."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Facts from the header of a GGUF, for config blobs, `show`, drafter checks and `create -q TYPE`.
 
-Imports numpy and gguf (through `eaglecpp.convert`), so commands that must start fast do not import this
-module.
+This module imports numpy and gguf (through `eaglecpp.convert`), so commands that must start fast do not
+import it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ FILE_TYPES = {type.name.removeprefix("MOSTLY_").removeprefix("ALL_"): type.value
 
 @dataclass(frozen=True)
 class Facts:
-    """The header of one GGUF. For a split file it is the header of the first part, and the tensors of all
-    parts are counted.
+    """The header of one GGUF. For a split file, this is the header of the first part, with the tensors of all
+    parts.
 
     block_count: layers without the prediction layers, which llama.cpp does not run as part of the target
     """
@@ -43,12 +43,14 @@ class Facts:
 
     @property
     def is_drafter(self) -> bool:
-        """True for a drafter that reads the target's hidden states: EAGLE or a block drafter."""
+        """True for a drafter that reads the target's hidden states, that is, an EAGLE or block drafter."""
         return self.architecture in of_convert.ALL
 
     @property
     def draft_kind(self) -> str:
-        """DFlash, DSpark or DFlash2 for a block drafter (one architecture), else the architecture."""
+        """The drafter's kind: DFlash, DSpark or DFlash2 for a block drafter (all three have the same
+        architecture), otherwise the architecture.
+        """
         block = inspection.block_of(self.file)
         return self.architecture if block is None else block["kind"]
 
@@ -66,7 +68,7 @@ class Facts:
 
     @property
     def tokens(self) -> list[bytes]:
-        """Texts of the vocabulary; empty if the file has none."""
+        """Texts of the vocabulary's tokens, which are empty if the file has no vocabulary."""
         return list(self.file.get("tokenizer.ggml.tokens") or [])
 
     def config(self) -> dict[str, Any]:
@@ -98,7 +100,7 @@ def read_facts(files: Sequence[Path]) -> Facts:
 
 
 def metadata(file: GgufFile) -> dict[str, Any]:
-    """Returns the keys of a GGUF, JSON-ready; arrays (vocabularies) are None, as in Ollama."""
+    """Returns the keys of a GGUF as JSON-ready data. Arrays, such as vocabularies, are None, as in Ollama."""
     known = {name: field.value for name, field in sorted(file.fields.items())}
     texts = {key: v.decode("utf-8", "replace") for key, v in known.items() if isinstance(v, bytes)}
     return known | texts | {key: None for key, v in known.items() if isinstance(v, list)}
@@ -113,8 +115,8 @@ def human_number(number: int) -> str:
 
 
 def _file_type(file: GgufFile) -> str:
-    """Returns the file type, such as Q4_K_M. If the file does not state it, returns the tensor type with the
-    most bytes.
+    """Returns the file type, such as Q4_K_M. If the file does not state its type, returns the tensor type
+    with the most bytes.
     """
     names: dict[int, str] = {number: name for name, number in FILE_TYPES.items()}
     usual = next(iter(inspection.types_of(file)), "unknown")
@@ -141,8 +143,9 @@ def check_fit(draft: Path, target: Facts) -> Facts:
         ("number of layers", info["n_layer_target"] or target.block_count, target.block_count),
     ]
     if len(ours) == len(theirs):
-        # Control tokens and added tokens are not compared: fine-tunes rename them, which is harmless.
-        types = facts.file.get("tokenizer.ggml.token_type") or []  # 1 is a normal token
+        # Control tokens and added tokens are not compared, because fine-tunes rename these tokens, which is
+        # harmless.
+        types = facts.file.get("tokenizer.ggml.token_type") or []  # type 1 is an ordinary token
         normal = [i for i, kind in enumerate(types) if kind == _NORMAL] or range(len(ours))
         compared += [(f"token {i}", ours[i], theirs[i]) for i in normal if ours[i] != theirs[i]][:1]
     if wrong := [f"{what}: drafter {one}, target {other}" for what, one, other in compared if one != other]:
@@ -161,7 +164,7 @@ def quantize_target(files: Sequence[Path], facts: Facts, type: str, out: Path) -
     """
     import llama_cpp
 
-    import eaglecpp._extension  # noqa: F401 - installs the sink for llama.cpp's log
+    import eaglecpp._extension  # noqa: F401 - the import directs llama.cpp's log to `logging`
     from eaglecpp.log import drain
 
     source, number = files[0], FILE_TYPES.get(type.upper())
@@ -173,12 +176,12 @@ def quantize_target(files: Sequence[Path], facts: Facts, type: str, out: Path) -
         raise UnsupportedError(f"{source} is already {facts.file_type}; start from F32 or F16")
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = number
-    out.touch(0o644)  # regardless of the umask
+    out.touch(0o644)  # sets permissions that do not depend on the umask
     try:
         failed = llama_cpp.llama_model_quantize(str(source).encode(), str(out).encode(), ctypes.byref(params))
     finally:
         drain()
     if failed:
-        with out.open("ab") as stream:  # raises for a full disk, unlike llama.cpp
+        with out.open("ab") as stream:  # raises an error if the disk is full, unlike llama.cpp
             stream.write(bytes(1 << 20))
         raise EagleError(f"{source}: llama.cpp could not quantise it; see `eaglecpp --log-level info create`")

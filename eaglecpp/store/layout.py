@@ -5,8 +5,8 @@
     <root>/blobs/sha256-<64 hex>                          content
     <root>/blobs/sha256-<64 hex>-partial                  content that is still being downloaded
 
-Looks at file names only. Sources: ollama/ollama: manifest/paths.go (also for `manifests-v2`, which newer
-releases write), types/model/name.go.
+This module only looks at file names. Sources: ollama/ollama: manifest/paths.go (also for `manifests-v2`,
+which newer releases write), types/model/name.go.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_NAME = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]|[. ]$')
 _RESERVED = re.compile(
     r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(?: *\..*)?", re.IGNORECASE
 )
-_MAX_NAME_BYTES = 200  # below the 255 of file systems, since temporary names are longer
+_MAX_NAME_BYTES = 200  # smaller than the limit of file systems (255), because temporary names are longer
 
 
 def default_root() -> Path:
@@ -37,12 +37,12 @@ def default_root() -> Path:
 
 
 def ollama_roots() -> list[Path]:
-    """Returns the folders where Ollama may keep models, existing or not. The first folder that has a model's
-    name is used.
+    """Returns the folders in which Ollama may keep models. A folder need not exist. A name is looked up in
+    the first folder first.
     """
     chosen = folder_named("OLLAMA_MODELS")
     folders = [] if chosen is None else [chosen]
-    with contextlib.suppress(RuntimeError):  # a user without a home folder
+    with contextlib.suppress(RuntimeError):  # the user may have no home folder
         folders.append(Path.home() / ".ollama" / "models")
     if os.name == "posix":
         folders += [Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama/.ollama/models")]
@@ -64,7 +64,9 @@ def is_file_name(text: object) -> bool:
 
 
 def child(folder: Path, name: str) -> Path:
-    """Returns the file of that name directly in a folder. Raises StoreError unless it is a bare file name."""
+    """Returns the path of a file directly in a folder. Raises StoreError if the name is not a bare file
+    name.
+    """
     if not is_file_name(name):
         raise StoreError(f"{name!r}: expected a bare file name (no folders, drives or reserved names)")
     return folder / name
@@ -84,7 +86,7 @@ def blob_path(root: Path, digest: str) -> Path:
 
 
 def partial_path(root: Path, digest: str) -> Path:
-    """Returns the path of a blob during its download. Ollama ignores files with such names too."""
+    """Returns the path of a blob during its download. Ollama also ignores files with such names."""
     path = blob_path(root, digest)
     return path.with_name(path.name + "-partial")
 
@@ -95,7 +97,7 @@ def manifest_path(root: Path, name: ModelName) -> Path:
 
 
 def find_manifest(root: Path, name: ModelName) -> Path | None:
-    """Returns the manifest of a name, ignoring case; None if it does not exist."""
+    """Returns the path of a name's manifest, ignoring case, or None if the manifest does not exist."""
     exact = manifest_path(root, name)
     if os.path.lexists(exact) and not exact.is_dir():
         return exact
@@ -103,8 +105,8 @@ def find_manifest(root: Path, name: ModelName) -> Path | None:
 
 
 def manifest_files(root: Path) -> Iterator[Path]:
-    """Yields every file that may be a manifest, including names that we do not read. Raises OSError for an
-    unreadable folder.
+    """Yields every file that may be a manifest, including files whose names eaglecpp does not read. Raises
+    OSError for an unreadable folder.
     """
 
     def fail(error: OSError) -> None:
@@ -117,7 +119,9 @@ def manifest_files(root: Path) -> Iterator[Path]:
 
 
 def manifests(root: Path) -> Iterator[tuple[ModelName, Path]]:
-    """Yields every name in a store with its manifest, sorted; skips files that cannot be manifests."""
+    """Yields every name in a store with the path of its manifest, in sorted order. Skips files that cannot be
+    manifests.
+    """
     seen: set[tuple[str, ...]] = set()
     for folder in _FOLDERS:
         base = root / folder

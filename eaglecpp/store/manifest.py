@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Manifests and config blobs: bytes to values and back, byte for byte as Ollama writes them.
+"""Reads and writes manifests and config blobs, byte for byte as Ollama writes them.
 
 Manifests may come from a server, so every digest and size is validated when read. No file is opened here.
 Source of the format: ollama/ollama: manifest/manifest.go, types/model/config.go.
@@ -28,7 +28,7 @@ MAX_JSON = 16 << 20
 """Maximum size of a manifest or config in bytes. Valid manifests and configs are far smaller."""
 _DECIDED_HERE, _SETTINGS = "decidedHere", "settings"
 _LIST = "application/vnd.ollama.manifest.list.v2+json"
-_RUNNERS = ("ollama", "llamacpp", "")  # runners in a manifest list, in Ollama's order; never mlx
+_RUNNERS = ("ollama", "llamacpp", "")  # runners in a manifest list, in Ollama's order; mlx is never accepted
 _NAMES = {"media_type": "mediaType", "origin": "from"}
 _T = TypeVar("_T")
 
@@ -68,9 +68,9 @@ class Layer(msgspec.Struct, frozen=True, omit_defaults=True, rename=_NAMES):
 class Manifest:
     """The blobs of one model.
 
-    config:    layer of the config, None in manifests without a config
-    is_local: True if this machine's user wrote the settings (`create`). The flag is stored in the manifest,
-    so that it changes together with the settings. A manifest that comes from a registry loses the flag
+    config: layer of the config, None in manifests without a config is_local: True if this machine's user
+    wrote the settings (`create`). The flag is stored in the manifest, so that it changes together with the
+    settings. The flag is removed from a manifest that comes from a registry
     """
 
     layers: tuple[Layer, ...]
@@ -79,7 +79,7 @@ class Manifest:
 
     @property
     def blobs(self) -> tuple[Layer, ...]:
-        """Every blob, the config last."""
+        """Every blob of the model. The config comes last."""
         return self.layers if self.config is None else (*self.layers, self.config)
 
     def n_bytes(self, without: str) -> int:
@@ -93,7 +93,9 @@ class Manifest:
         return tuple(layer for layer in self.layers if layer.kind in kinds)
 
     def to_bytes(self) -> bytes:
-        """Returns the file's content: compact JSON with the keys in Ollama's order, and a newline."""
+        """Returns the content of the manifest's file: compact JSON with the keys in Ollama's order, and a
+        newline.
+        """
         value: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST, "config": self.config}
         value |= {"layers": self.layers}
         value |= {_DECIDED_HERE: [_SETTINGS]} if self.is_local else {}
@@ -101,7 +103,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str, read_blob: Callable[[str], bytes] | None = None) -> Manifest:
-        """Reads a manifest. Of a list of manifests, reads the manifest of a model that llama.cpp can run.
+        """Reads a manifest. From a list of manifests, reads the manifest whose model llama.cpp can run.
 
         where: name of the manifest, for messages. read_blob: function that returns a blob by digest, for
         lists that refer to blobs. Raises StoreError.
@@ -121,7 +123,7 @@ class Manifest:
 
 
 def decoded(data: bytes, where: str, type: type[_T]) -> _T:
-    """Decodes a JSON value of this type. Raises StoreError."""
+    """Decodes JSON as a value of this type. Raises StoreError."""
     if len(data) > MAX_JSON:
         raise StoreError(f"{where}: {len(data)} bytes, the maximum is {MAX_JSON}")
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`StoredModel`: one model of a store, read lazily.
 
-Turns layers into the types of the rest of the program: paths of GGUF files, a `Modelfile`, a config. Writes
-nothing except the folder of links that a split GGUF needs (see `VIEWS`).
+It turns layers into the types that the rest of the program uses: paths of GGUF files, a `Modelfile`, a
+config. It only writes the folder of links that a split GGUF needs (see `VIEWS`).
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class StoredModel:
 
     @property
     def size(self) -> int:
-        """Bytes of the model's blobs, excluding its drafter. For a drafter that is stored as a model of its
-        own, bytes of all blobs.
+        """Bytes of the model's blobs, excluding the model's drafter. If the model is itself a drafter, bytes
+        of all blobs.
         """
         return self.manifest.n_bytes("" if self.is_drafter else "draft")
 
@@ -110,15 +110,15 @@ class StoredModel:
         return {} if layer is None else self._decoded(layer, "config", dict[str, Any])
 
     def text(self, key: str) -> str:
-        """Returns the text under a key of the config, or "" if there is no such text."""
+        """Returns the text under a key of the config, or "" if the config has no text under this key."""
         value = self.config.get(key)
         return value if isinstance(value, str) else ""
 
     @property
     def draft_kind(self) -> str:
-        """The drafter's kind. If the config does not state the kind (Ollama's configs, and ours before 28
-        November 2026), this is the drafter's architecture, with DFlash for every block drafter. "" if the
-        model has no drafter, or states neither.
+        """The drafter's kind. If the config does not state the kind (as in Ollama's configs, and in ours
+        before 28 November 2026), this is the drafter's architecture, with DFlash for every block drafter. ""
+        if the model has no drafter, or if the config states neither kind nor architecture.
         """
         draft = self.config.get("draft")
         value = draft.get("kind", draft.get("architecture")) if isinstance(draft, Mapping) else None
@@ -136,8 +136,8 @@ class StoredModel:
             raise UnsupportedError(f"{self.name} {what}; run its target, with this one as --draft")
 
     def target_files(self) -> tuple[Path, ...]:
-        """Returns the target's GGUF, or the parts of a split one in order. Raises StoreError,
-        UnsupportedError.
+        """Returns the paths of the target's GGUF, or of the parts of a split GGUF in order. Raises
+        StoreError, UnsupportedError.
         """
         self.check_runnable()
         layers = self.manifest.of_kind("model")
@@ -148,7 +148,7 @@ class StoredModel:
         return next(reversed(self.files("draft")), None)
 
     def files(self, kind: str) -> tuple[Path, ...]:
-        """Returns the files of a kind of layer, such as "adapter"."""
+        """Returns the files of the layers of this kind, such as "adapter"."""
         return tuple(self.find_blob(layer) for layer in self.manifest.of_kind(kind))
 
     def texts(self, *kinds: str) -> tuple[str, ...]:
@@ -157,7 +157,7 @@ class StoredModel:
         return tuple(self._bytes(layer, layer.kind).decode("utf-8", "replace") for layer in layers)
 
     def json(self, kind: str, type: type[_T], default: _T) -> _T:
-        """Returns the JSON value of the last layer of a kind. Raises StoreError."""
+        """Returns the JSON value of the last layer of this kind. Raises StoreError."""
         layers = self.manifest.of_kind(kind)
         return self._decoded(layers[-1], kind.rpartition(".")[2], type) if layers else default
 
@@ -170,8 +170,8 @@ class StoredModel:
 
     @property
     def template_origin(self) -> str:
-        """The model that the template was taken from; "" if the template is from a Modelfile, or there is
-        none.
+        """Name of the model from which the template was taken. "" if the template is from a Modelfile, or if
+        there is no template.
         """
         layers = self.manifest.of_kind("template", "prompt")
         return layers[-1].origin if layers else ""
@@ -182,8 +182,9 @@ class StoredModel:
 
     def modelfile(self) -> Modelfile:
         """Returns the Modelfile that would recreate this model, with the paths of its blobs. Settings that an
-        untrusted model may not make are left out unless the model was made here. Unknown settings (a
-        parameter of a newer Ollama) become notices, never errors: a stored model must stay usable.
+        untrusted model may not change are left out, unless this machine's user created the model. Unknown
+        settings, such as a parameter of a newer Ollama, become notices instead of errors, because a stored
+        model must stay usable.
 
         Raises StoreError.
         """
@@ -252,7 +253,7 @@ class StoredModel:
         return decoded(self._bytes(layer, what), f"{self.name}: {what}", type)
 
     def _bytes(self, layer: Layer, what: str) -> bytes:
-        if layer.size > MAX_JSON:  # valid templates, prompts and licenses are far smaller
+        if layer.size > MAX_JSON:  # valid templates, prompts and licenses are much smaller
             raise StoreError(f"{self.name}: {what}: {layer.size} bytes, the maximum is {MAX_JSON}")
         return self.find_blob(layer).read_bytes()
 

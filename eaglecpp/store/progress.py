@@ -27,7 +27,9 @@ def bars_are_shown() -> bool:
 
 
 def new_bar(label: str, total: int, **options: Any) -> Any:
-    """Returns a tqdm bar, which the caller closes. label: shortened in the middle if it is long."""
+    """Returns a tqdm bar, which the caller must close. label: text that is shortened in the middle if it is
+    long.
+    """
     from tqdm.auto import tqdm
 
     # shortens the label to the columns left for it
@@ -37,7 +39,9 @@ def new_bar(label: str, total: int, **options: Any) -> Any:
 
 
 class Bars(AbstractContextManager["Bars", None]):
-    """A `Report` for the operations of `eaglecpp.store`; close it, or use it as a context manager."""
+    """A `Report` for the operations of `eaglecpp.store`. The caller must close it, or use it as a context
+    manager.
+    """
 
     def __init__(self) -> None:
         self._shown = bars_are_shown()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`Store`: one folder of models. `Stores`: our own store and, read-only, Ollama's.
 
-Reading takes no lock: manifests are replaced atomically, so a reader sees the old or the new one. Writing is
-in `transaction`.
+Reading takes no lock: manifests are replaced atomically, so a reader sees either the old or the new manifest.
+`transaction` writes to a store.
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ class Store:
     elsewhere: tuple[Path, ...] = field(default=(), compare=False)
 
     def find(self, name: ModelName) -> StoredModel | None:
-        """Returns the model of that name (case is ignored), or None. Raises StoreError for a bad manifest."""
+        """Returns the model with this name, ignoring case, or None. Raises StoreError for an invalid
+        manifest.
+        """
         path = find_manifest(self.root, name)
         if path is None:
             return None
-        host, namespace, model, tag = path.parts[-4:]  # the name's case is that of the path on disk
+        host, namespace, model, tag = path.parts[-4:]  # the path on disk gives the case of the name
         return self._load(canonical(ModelName(model, tag, namespace, host)), path)
 
     def models(self) -> list[StoredModel]:
@@ -63,12 +65,12 @@ class Store:
         return sorted(loaded, key=lambda model: model.modified, reverse=True)
 
     def blob(self, digest: str) -> Path | None:
-        """Returns the file with that content, from this store or `elsewhere`, or None."""
+        """Returns the file with this digest from this store or from a store in `elsewhere`, or None."""
         paths = (blob_path(root, digest) for root in (self.root, *self.elsewhere))
         return next((path for path in paths if path.is_file()), None)
 
     def _load(self, name: ModelName, path: Path) -> StoredModel | None:
-        """Loads the model of a manifest; None if another process has just removed the manifest."""
+        """Loads the model of a manifest. Returns None if another process has just removed the manifest."""
 
         def read_blob(digest: str) -> bytes:
             blob = self.blob(digest)
@@ -93,7 +95,8 @@ class Store:
 
     def _blob_of(self, name: ModelName, written: float, layer: Layer) -> Path:
         """Returns a layer's file after checking its size. If a blob is also a user's file and was modified
-        after the manifest, its content is hashed too, because the user may have changed it in place.
+        after the manifest, the function also hashes the content, because the user may have changed the file
+        in place.
         """
         again = f"pull or create {name} again" if self.own else f"pull it again: ollama pull {name}"
         path = self.blob(layer.digest)
@@ -114,7 +117,7 @@ class Store:
 class Stores:
     """Every store of this user.
 
-    problems: Ollama's folders that exist but are not readable, one sentence each
+    problems: a sentence for each of Ollama's folders that exists but is not readable
     """
 
     own: Store
@@ -143,7 +146,9 @@ class Stores:
         return cls(Store(own, elsewhere=tuple(roots)), others, tuple(problems))
 
     def find(self, name: ModelName) -> StoredModel | None:
-        """Returns the model of that name: ours first, then Ollama's, then a packaged one."""
+        """Returns the model with this name: first from our store, then from Ollama's stores, then a packaged
+        model. Returns None if there is no such model.
+        """
         from eaglecpp.store.packaged import find_packaged, is_packaged
 
         for store in (self.own, *self.others):
@@ -162,7 +167,7 @@ class Stores:
 
     def near(self, text: str, *, n_listed: int = 5) -> str:
         """Returns a hint for an error message: a question that suggests the stored model with the most
-        similar name, else the first names, or "".
+        similar name, or else the first names of stored models, or "" if there are no models.
         """
         names = [model.short_name for model in self.models()]
         suggestion = nearest(text.removesuffix(":latest"), names, cutoff=0.7)
@@ -172,8 +177,8 @@ class Stores:
         return f"; stored here: {', '.join(listed)}{', ...' * (len(names) > n_listed)}" if listed else ""
 
     def original_of(self, file: Path) -> StoredModel | None:
-        """Returns a model, under any name, whose target has the same content as this file and which has a
-        drafter; None if there is no such model.
+        """Returns a model that has a drafter and whose target has the same content as this file. The model
+        may have any name. Returns None if there is no such model.
         """
         size = [file.stat().st_size]
         for model in self.models():
@@ -196,8 +201,9 @@ class Stores:
 
 
 def read_again(find: Callable[[], StoredModel | None], use: Callable[[StoredModel], _T]) -> _T | None:
-    """Calls `use(find())`, which reads a model's files without a lock. If that fails and another process has
-    replaced the model meanwhile, tries once more. Returns None if the model does not exist (any more).
+    """Calls `use(find())`, which reads a model's files without a lock. If this fails and another process has
+    replaced the model meanwhile, tries once more. Returns None if the model does not exist or no longer
+    exists.
     """
     model = find()
     if model is None:

@@ -8,7 +8,7 @@
 Blobs and manifests appear whole or not at all, and all blobs of a manifest exist. A kill leaves the old model
 or the new one, and sometimes unused blobs. The blobs of a removed or replaced manifest are deleted at once,
 unless a running process uses them. Other unused blobs and partial downloads are kept for `DAYS`, so that the
-command can be repeated. While any manifest is unreadable, nothing is deleted, because this manifest might
+command can be repeated. While any manifest is unreadable, no blob is deleted, because this manifest might
 need the blob.
 """
 
@@ -54,10 +54,10 @@ _log = logging.getLogger("eaglecpp.store")
 
 
 class Transaction:
-    """Collects content for a manifest. Used once, by one thread.
+    """Collects content for a manifest. An object is used once, by one thread.
 
     directory: folder with the content until the commit, locked while this process lives. Blobs in use are
-    hard-linked into this folder, so that another process can remove only their first name
+    hard-linked into this folder, so that they survive if another process removes them from the store
     """
 
     def __init__(self, stores: Stores, report: Report = silent) -> None:
@@ -69,7 +69,7 @@ class Transaction:
         _prepare(self.root)
         for folder in (_TEMPORARY, "blobs"):
             make_folder(self.root / folder)
-        with lock_store(self.root):  # a folder without its lock would look abandoned
+        with lock_store(self.root):  # a folder without a locked file would look abandoned
             self.directory = Path(tempfile.mkdtemp(dir=self.root / _TEMPORARY))
             self._lock = try_lock(self.directory)
         return self
@@ -81,9 +81,11 @@ class Transaction:
             raise StoreError(f"{self.root}: {os.strerror(error.errno)}; {MORE_ROOM}") from error
 
     def add_bytes(self, kind: str, data: bytes) -> Layer:
-        """Adds a layer with this content. kind: Ollama's word for a kind of layer, or a whole media type."""
+        """Adds a layer with this content. kind: Ollama's name for the kind of layer, or a complete media
+        type.
+        """
         path = self.directory / uuid.uuid4().hex
-        path.touch(0o644)  # regardless of the umask
+        path.touch(0o644)  # sets permissions that do not depend on the umask
         path.write_bytes(data)
         sync(path)
         return self._add(kind, path, f"sha256:{hashlib.sha256(data).hexdigest()}")
@@ -92,18 +94,18 @@ class Transaction:
         """Adds a layer with the content of a file. The file stays where it is and is hard-linked if the disk
         allows it. name: file name of a part of a split GGUF
 
-        Raises OSError; StoreError for a file that must be copied to a disk that is too full.
+        Raises OSError, and StoreError if the file must be copied but the disk has too little space.
         """
         path = self._take(file)
         step = Status("computing sha256 digest", file=file.name)
         return self._add(kind, path, file_digest(path, self.report, step), name)
 
     def add_layer(self, model: StoredModel, layer: Layer, *, origin: str = "") -> Layer:
-        """Adds a layer of another model. If a blob of Ollama's store cannot be linked, it stays in that
+        """Adds a layer of another model. If a blob of Ollama's store cannot be linked, it stays in Ollama's
         store, where later reads find it.
 
-        Raises StoreError for a blob that is missing, was changed, or must be copied to a disk that is too
-        full.
+        Raises StoreError if the blob is missing or was changed, or if it must be copied but the disk has too
+        little space.
         """
         file = model.find_blob(layer)
         if model.owner == "pip" and known_digest(file) != layer.digest:
@@ -112,7 +114,9 @@ class Transaction:
         return msgspec.structs.replace(layer, origin=origin or layer.origin)
 
     def add_shared(self, digest: str, file: Path) -> None:
-        """Adds a file with that digest: a blob of any store, or a file of a package."""
+        """Adds a layer with the file of a given digest, which is a blob of any store or a file of a
+        package.
+        """
         with contextlib.suppress(OSError):
             os.link(os.path.realpath(file), self._staged(digest))
         if not self._staged(digest).exists() and self.stores.own.blob(digest) is None:
@@ -127,7 +131,7 @@ class Transaction:
         data: bytes | None = None,
         is_local: bool = False,
     ) -> StoredModel:
-        """Creates (or replaces) the model `name` with these layers.
+        """Creates or replaces the model `name` with these layers.
 
         config:    the model's config, or its layer
         data:      the manifest's bytes, if they must be kept as they are
@@ -145,12 +149,14 @@ class Transaction:
             sync(self.root / "blobs")
             shutil.rmtree(self.directory, ignore_errors=True)
             _change(self.root, path, data or manifest.to_bytes())
-            model = self.stores.own.find(name)  # before another process can remove the model
+            model = self.stores.own.find(name)  # reads the model before another process can remove it
         assert model is not None, path
         return model
 
     def _publish(self, layer: Layer) -> None:
-        """Moves a layer's staged content into the store's blobs, unless an unchanged blob exists already."""
+        """Moves a layer's content from the transaction's directory into the store's blobs, unless an
+        unchanged blob exists already.
+        """
         staged, blob = self._staged(layer.digest), blob_path(self.root, layer.digest)
         is_kept = blob.exists() and blob.stat().st_nlink == 1 and blob.stat().st_size == layer.size
         if staged.exists() and not is_kept:
@@ -171,7 +177,7 @@ class Transaction:
             os.link(os.path.realpath(file), path)
         except OSError:
             check_space(self.root, file.stat().st_size, f"a copy of {file}")
-            path.touch(0o644)  # regardless of the umask
+            path.touch(0o644)  # sets permissions that do not depend on the umask
             shutil.copyfile(file, path)
             sync(path)
         return path
@@ -196,7 +202,7 @@ def remove_model(store: Store, name: ModelName) -> None:
 
 
 def copy_model(stores: Stores, model: StoredModel, name: ModelName, report: Report = silent) -> StoredModel:
-    """Makes `name` a second name of a model; both share their blobs. Raises StoreError."""
+    """Makes `name` a second name of a model. Both names share the blobs. Raises StoreError."""
     with Transaction(stores, report) as transaction:
         origin = "" if model.own else str(model.name)
         layers = [transaction.add_layer(model, layer, origin=origin) for layer in model.manifest.layers]
@@ -206,7 +212,7 @@ def copy_model(stores: Stores, model: StoredModel, name: ModelName, report: Repo
 
 
 def discard(root: Path, digests: Set[str]) -> None:
-    """Removes those of the given blobs that no model needs."""
+    """Removes the given blobs, except blobs that a model needs."""
     with lock_store(root):
         _collect(root, digests)
 
@@ -217,7 +223,8 @@ def _prepare(root: Path) -> None:
     """
     mark = root / _MARK
     try:
-        # The mark is always written first: another process may be creating our store.
+        # The mark is always written first, because another process may be creating our store at the same
+        # time.
         if not (mark.exists() or (root / "manifests").exists() or (root / "blobs").exists()):
             replace_bytes(mark, _LAYOUT + b"\n")
         layout = read_limited(mark, 1000).strip()
@@ -237,8 +244,8 @@ def _digests(path: Path) -> set[str]:
 
 
 def _change(root: Path, path: Path, data: bytes = b"") -> None:
-    """Writes or removes a manifest, and removes blobs that only the old manifest needed. The caller holds the
-    lock.
+    """Writes or removes a manifest, and removes blobs that only the old manifest needed. The caller must hold
+    the store's lock.
     """
     dropped: set[str] = set()
     with contextlib.suppress(StoreError, OSError):  # a missing or damaged manifest needs no blobs
@@ -251,11 +258,11 @@ def _change(root: Path, path: Path, data: bytes = b"") -> None:
 
 
 def _collect(root: Path, dropped: Set[str]) -> None:
-    """Removes files of a store that no manifest needs: blobs in `dropped` at once, other files when they are
-    old. The caller holds the lock.
+    """Removes files of a store that no manifest needs: blobs in `dropped` at once, and other files when they
+    are old. The caller must hold the store's lock.
     """
     for folder in root.glob(f"{_TEMPORARY}/*"):
-        with contextlib.suppress(OSError):  # Timeout: the folder's process is alive
+        with contextlib.suppress(OSError):  # Timeout: the folder's process still runs
             lock = try_lock(folder)
             shutil.rmtree(folder, ignore_errors=True)
             lock.release()
@@ -268,10 +275,10 @@ def _collect(root: Path, dropped: Set[str]) -> None:
         return
     oldest = time.time() - DAYS * 86400
     for path in [entry for name in ("blobs", VIEWS, LOCKS) for entry in root.glob(f"{name}/*")]:
-        digest = f"sha256:{path.name[-64:]}"  # no digest for partial downloads and locks
+        digest = f"sha256:{path.name[-64:]}"  # the names of partial downloads and locks give no valid digest
         if digest in needed or path.name == "store.lock":
             continue
         with contextlib.suppress(FileNotFoundError):
-            stat = path.stat()  # ctime: when a linked file got its name here
+            stat = path.stat()  # ctime is the time when a linked file got its name in this folder
             if digest in dropped or max(stat.st_ctime, stat.st_mtime) < oldest:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

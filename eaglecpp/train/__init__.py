@@ -3,5 +3,5 @@
 
 `data` and `capture.generate` produce token lists, `capture.features` lets the target compute hidden states
 and labels for these lists, `capture.cache` stores both on disk, `data.vocab` chooses the draft vocabulary,
-and `fit.loop` trains. Needs the `train` extra (torch).
+and `fit.loop` trains. The package needs the `train` extra (torch).
 """

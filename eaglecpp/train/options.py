@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`TrainOptions`: the options of a training, declared once; the command line is generated from it."""
+"""`TrainOptions` declares the options of a training. The command line is generated from these
+declarations.
+"""
 
 from __future__ import annotations
 
@@ -200,7 +202,7 @@ class TrainOptions(Checked):
             raise InvalidValueError(f"--finetune keeps the form of the drafter: remove {others}")
 
     def _given(self, *names: str) -> str:
-        """Returns the flags of those options that are set."""
+        """Returns the flags of the options in `names` that are set."""
         return ", ".join("--" + name.replace("_", "-") for name in names if getattr(self, name))
 
     @property

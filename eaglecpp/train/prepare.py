@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Prepares the data of a training, and the drafter before its first step.
 
-Reads the data or lets the target write them, chooses the draft vocabulary, and creates the initial weights:
-new weights for a target, or copies of an existing drafter's weights.
+This module reads the data or lets the target write them, chooses the draft vocabulary, and creates the
+initial weights: new weights for a target, or copies of an existing drafter's weights.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ class Listener(Reporter, Protocol):
     """A `Reporter` that also receives notes and progress outside the training loop."""
 
     def note(self, text: str) -> None:
-        """Takes a line for the user."""
+        """Receives a line for the user."""
 
     def on_work(self, what: str, n_done: int, n_all: int, detail: str = "") -> None:
-        """Takes the progress of a named activity, with a detail that changes more often. The activity is
-        finished when both numbers are equal. "training" is reported before the first step, and from then on
-        until the next activity the loop polls `stop`.
+        """Receives the progress of a named activity, with a detail that changes more often. The activity is
+        finished when both numbers are equal. The activity "training" is reported before the first step. From
+        then on, the loop calls `stop` regularly until the next activity begins.
         """
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The training data: conversations to train on, then held-out conversations."""
+    """The training data: first the conversations to train on, then the held-out conversations."""
 
     conversations: list[TrainText]
     n_train: int
@@ -98,7 +98,9 @@ class TrainPlan:
 
 
 def read_data(options: TrainOptions, listener: Listener) -> Corpus:
-    """Reads the conversations of all data files, or the target's answers to them. Raises DataError."""
+    """Reads the conversations of all data files, or lets the target answer the prompts of these files. Raises
+    DataError.
+    """
     with open_tokenizer(options.target) as engine:
         n_train_ctx = engine.native.n_ctx_train
         n_ctx = min(options.n_ctx or _N_CTX, n_train_ctx)
@@ -145,7 +147,9 @@ def read_data(options: TrainOptions, listener: Listener) -> Corpus:
 
 
 def open_batch(options: TrainOptions, n_ctx: int) -> Engine:
-    """Opens the target for writing many texts at once. If the user set no number, memory limits it."""
+    """Opens the target for writing many texts at the same time. If the user did not set the number of texts,
+    the available memory limits it.
+    """
     model = ModelOptions(n_ctx=n_ctx, n_threads=options.threads or 0, n_gpu_layers=options.n_gpu_layers)
     n = options.sequences or _N_SEQUENCES
     while True:
@@ -160,8 +164,8 @@ def open_batch(options: TrainOptions, n_ctx: int) -> Engine:
 def make_plan(
     options: TrainOptions, file: GgufFile, corpus: Corpus, note: Callable[[str], None]
 ) -> TrainPlan:
-    """Creates the drafter before the first step. note: called with a description. Raises the errors of
-    reading a drafter and of choosing a vocabulary.
+    """Plans the drafter before the first training step. note: function that is called with a description of
+    the drafter. Raises the errors of reading a drafter and of choosing a vocabulary.
     """
     plan = (_tuned if options.finetune else _new)(options, file, corpus)
     spec, block = plan.spec, plan.spec.block
@@ -190,7 +194,7 @@ def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> TrainPlan:
     with contextlib.ExitStack() as stack:
         other = stack.enter_context(_opened(options.start_from, options)) if options.start_from else None
         layers = options.aux_layers or default_layers(corpus.n_layer)
-        # EAGLE-1 reads the output of the last block, which no other kind of drafter reads
+        # EAGLE-1 reads the output of the last block, unlike all other kinds of drafters
         if other and not options.aux_layers and not other.spec.fuses_embedding:
             layers = other.spec.aux_layers
         family, block = options.family or "eagle31", None
@@ -233,7 +237,9 @@ def _opened(reference: str, options: TrainOptions) -> Iterator[DraftCheckpoint]:
 
 
 def _mask_token(corpus: Corpus) -> int:
-    """Returns the token that stands for "not yet known": the rarest token, preferably a control token."""
+    """Returns the token that stands for an unknown token. This is the rarest token, preferably a control
+    token.
+    """
     return min(corpus.special or range(len(corpus.counts)), key=lambda token: (corpus.counts[token], -token))
 
 

@@ -47,8 +47,8 @@ _LOSS_VOCAB = 4096
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a training. checkpoint: the folder; gguf: None if the run was stopped; error: relative error
-    of the engine's logits, see `export.check_engine`.
+    """Result of a training. checkpoint: folder of the checkpoint; gguf: the drafter's file, or None if the
+    run was stopped; error: relative error of the engine's logits, from `export.check_engine`.
     """
 
     checkpoint: Path
@@ -62,7 +62,7 @@ def train(options: TrainOptions, listener: Listener, corpus: Corpus | None = Non
     options.
 
     Raises DataError, MismatchError, UnsupportedError, TrainError and the errors of opening the target,
-    converting and writing. A run that `listener.stop` ended is saved and can be resumed.
+    converting and writing. If `listener.stop` ends a run, the run is saved and can be resumed.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UnsupportedError("torchrun: training is a single process; run `eaglecpp train` without it")
@@ -98,7 +98,7 @@ def _check_folder(options: TrainOptions, listener: Listener) -> bool:
     resume = options.resume and state.exists()
     if options.resume and not resume:
         if not options.out.is_dir() or (options.out / "config.json").exists():
-            load_state(state)  # load_state raises an error that names the missing file
+            load_state(state)  # raises an error that names the missing file
         listener.note(f"{options.out}: nothing was saved yet, so the training starts at its first step")
     if not options.resume:
         taken = next((p for p in (state, options.out / "config.json") if p.exists()), None)
@@ -186,7 +186,9 @@ class _Run:
         )
 
     def _facts(self, model: DraftModel) -> dict[str, Any]:
-        """Returns plain values that identify the run; they must not change when it is resumed."""
+        """Returns plain values that identify the run. These values must not change when the run is
+        resumed.
+        """
         digest = hashlib.sha256()
         for one in self.corpus.conversations:
             digest.update(token_hash(one.tokens) + one.turns.astype("<i2").tobytes())
@@ -196,7 +198,8 @@ class _Run:
             "share_head": self.plan.share_head,
             "loss_vocab": model.loss_vocab,
             "loss": model.loss,
-            # evaluations with and without quantisation-aware training, or with two types, cannot be compared
+            # evaluations cannot be compared between runs with and without quantisation-aware training, or
+            # with different types
             "qat": self.options.type if self.options.qat else None,
             "dtype": str(model.dtype),
             "drafter": json.dumps(asdict(self.plan.spec), sort_keys=True),

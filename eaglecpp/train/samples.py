@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Data types of training: token lists with their assistant turns, and the results of the target.
+"""Data types of training: token lists with their assistant turns, and the target's results for these lists.
 
-Plain numpy, so that reading and capturing need no torch. `TrainText` comes from `data` and `generate`,
-`Sample` from a `FeatureSource` (the running target, or a cache on disk).
+The types use plain numpy, so that reading and capturing need no torch. `TrainText` comes from `data` and
+`generate`, `Sample` from a `FeatureSource` (the running target, or a cache on disk).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 class TrainText:
     """One text as tokens.
 
-    tokens: i32 [S], with BOS if the model has one
-    turns:  i16 [S], 0 = no loss here; n >= 1: inside the n-th assistant turn, including its end token
-    n_prompt: tokens before the first answer, whether or not it is trained on; 0 = unknown
+    tokens: i32 [S], with BOS if the model has one turns: i16 [S], 0 = no loss at this token; n >= 1: inside
+    the n-th assistant turn, including its end token n_prompt: tokens before the first answer, whether or not
+    it is trained on; 0 = unknown
     """
 
     tokens: NDArray[np.int32]
@@ -47,13 +47,13 @@ class Sample:
 
 
 class FeatureSource(Protocol):
-    """Samples by index. An index always gives the same sample, so the trainer alone determines the order and
-    resumes exactly.
+    """A source of samples by index. An index always gives the same sample. So the trainer alone determines
+    the order of the samples, and can resume exactly.
     """
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Number of tokens of each sample, known without computing the sample."""
+        """Number of tokens of each sample. It is known without computing the samples."""
         ...
 
     def sample(self, index: int) -> Sample:

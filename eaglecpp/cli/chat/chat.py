@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The chat of `eaglecpp run`: one turn of the loop, and saving after it.
+"""The chat of `eaglecpp run`: answers one message after the other, and saves the conversation after each
+answer.
 
 Input comes from a callback and output goes to a `Screen`, so that the chat runs and is tested without a
 terminal. Slash commands are in `commands`. If a server on this machine has the model, the server answers
@@ -38,9 +39,8 @@ _SHOWN_LINES = 12
 class ChatSettings:
     """Settings for generating and showing answers; `/set` changes them.
 
-    think:  None = the template's default
-    format: arguments of `Session.chat` for the output format
-    figures: statistics after an answer: "all", "line", or "none"
+    think: None = the template decides format: arguments of `Session.chat` for the output format figures:
+    statistics after an answer: "all", "line", or "none"
     """
 
     think: bool | str | None = None
@@ -105,7 +105,8 @@ class Chat:
         started = time.perf_counter() - self.model.load_ms / 1000
         images, files = self.images, self.attached
         self._n_tries = self._n_tries + 1 if again else 0
-        # attachments are cleared first, so that an unreadable one does not fail every later message
+        # clears the attachments first, so that an unreadable attachment does not make every later message
+        # fail
         if not again:
             self.images, self.attached = [], []
             begin = partial(begin, images=images, files=tuple(files))
@@ -114,8 +115,8 @@ class Chat:
             with silent_keys():
                 answer = self._begun(begin, watch)
                 if answer is not None:
-                    # Ctrl+C stops an answer of this process after the current round, and an answer of a
-                    # server at once
+                    # Ctrl+C stops an answer after the current round if this process generates the answer, and
+                    # at once if a server does.
                     with watch.listening() if self.server is None else contextlib.nullcontext():
                         try:
                             watch.follow(answer, lambda chunk: self.screen.show(chunk.pieces))
@@ -172,13 +173,14 @@ class Chat:
         return answer
 
     def _leave_server_for_own(self) -> None:
-        """Switches to this process if the model is open in this process, or if its options require this
-        process.
+        """Lets this process answer instead of the server, if the model is open in this process or if its
+        options require this process.
         """
         model = self.model
         if self.server is None:
             return
-        # the server starts with its own model's examples, which differ if this chat came from another model
+        # A server starts a chat with its own model's examples. These examples differ if the chat came from
+        # another model.
         is_its = self.conversation.examples == model.conversation().examples
         if model.is_open or not is_its or model.says_how_to_open:
             self._leave_server(
@@ -201,7 +203,8 @@ class Chat:
             self.screen.note("note: ended, because the answer repeats itself; --max-repeats 0 turns this off")
         load_ms, model.load_ms = model.load_ms, 0.0
         server_ms += load_ms
-        # a cancelled answer of a server may lack statistics, because the server sends them at the end
+        # If an answer of a server is cancelled, its statistics may be missing, because the server sends them
+        # at the end.
         is_known = stats.predicted_n > 0 or completion.finish_reason != "cancelled"
         if self.settings.figures == "none" or not is_known:
             return
@@ -211,7 +214,7 @@ class Chat:
             lines = ["", *verbose_lines(stats, total_ms, server_ms, speedup)]
             lines += figures([("template", template)])
         has_draft = model.plan.can_draft if model.is_open else "rounds" in stats.plan
-        if not lines or not stats.draft_n:  # otherwise the lines above say all of this
+        if not lines or not stats.draft_n:  # the lines of statistics already contain the drafting statistics
             lines.append(stats_line(stats, has_draft=has_draft, speedup=speedup))
         is_new = model.is_open and model.source.label not in self.judged and not stats.loops
         if is_new and (verdict := verdict_line(stats, model.engine)):
@@ -222,7 +225,7 @@ class Chat:
     # State
 
     def say_notices(self) -> None:
-        """Prints new notices about the model, each notice once per conversation."""
+        """Prints new notices about the model. Each notice is printed once per conversation."""
         notices, self.model.notices = self.model.notices, []
         for notice in dict.fromkeys(notices):
             if notice not in self._noted:
@@ -258,7 +261,7 @@ class Chat:
             )
 
     def greet(self) -> None:
-        """Prints the model and its drafter, and the end of a resumed chat."""
+        """Prints the model and its drafter. If a chat is resumed, also prints the end of this chat."""
         model = self.model
         if self.server is not None:
             where = f"answered by {self.server.address}"
@@ -281,7 +284,7 @@ class Chat:
             self.screen.note("this question has no answer yet; /regen answers it")
 
     def _show(self, role: str, text: str) -> None:
-        """Prints a message of a resumed chat."""
+        """Prints one message of a resumed chat."""
         if role != Role.SYSTEM:
             self.screen.say(f"{PROMPT if role == Role.USER else ''}{text}")
 

@@ -95,7 +95,7 @@ def take(chat: Chat, text: str) -> Any:
     group = [one for one in COMMANDS if one.startswith(words[0] + " ")]
     if group and len(words) == 1:
         return chat.screen.say(explained(words[0]))
-    if not named_pictures(text)[0].startswith("/"):  # the slash begins the path of a picture
+    if not named_pictures(text)[0].startswith("/"):  # the slash may be the beginning of a picture's path
         return _ask(chat, text.strip("\n"))
     name = " ".join(words[: 2 if group else 1])
     near = nearest(name, COMMANDS) if len(name) > 1 else None
@@ -104,7 +104,9 @@ def take(chat: Chat, text: str) -> Any:
 
 
 def _ask(chat: Chat, text: str) -> Any:
-    """Answers a message. If a message consists only of pictures, they are attached to the next message."""
+    """Answers a message. If a message consists only of pictures, the pictures are attached to the next
+    message.
+    """
     text = with_pictures(chat, text)
     return chat.reply(partial(chat.session.stream, text)) if text.strip() else None
 
@@ -112,8 +114,8 @@ def _ask(chat: Chat, text: str) -> Any:
 def with_pictures(chat: Chat, text: str, words: Sequence[str] = ()) -> str:
     """Attaches the pictures that a message names, as Ollama does, and returns the rest of the message.
 
-    words: words of the command line; a missing file among them is reported even if the model reads no
-    pictures
+    words: words of the command line. If a picture file among these words is missing, this is reported even if
+    the model reads no pictures
     """
     rest, paths, missing = named_pictures(text)
     if not chat.model.reads_pictures:
@@ -139,7 +141,7 @@ def explained(topic: str) -> str:
 
 
 def _row(name: str) -> tuple[str, str]:
-    """Returns a row of the help: a command with its usage, and its explanation."""
+    """Returns a line of the help: a command with its arguments, and an explanation."""
     return f"{name} {COMMANDS[name].usage}".strip(), COMMANDS[name].help
 
 
@@ -196,7 +198,7 @@ def _format(chat: Chat, rest: str) -> None:
 
 
 def _switch(chat: Chat, rest: str, *, name: str, part: str, field: str, value: Any) -> None:
-    """Sets a field of the chat's `screen` or `settings` (for a command that switches it)."""
+    """Sets a field of the chat's `screen` or `settings`, for a slash command that switches the field."""
     setattr(getattr(chat, part), field, value)
     chat.save()
     chat.screen.say(f"Set '{name}' mode.")
@@ -235,8 +237,8 @@ def _strategy(chat: Chat, rest: str) -> None:
 
 
 def chat_modelfile(chat: Chat, *, to_save: bool = False) -> Modelfile:
-    """Returns a Modelfile of the model as changed by this chat: system prompt, parameters, strategy, and
-    messages without pictures. to_save: only the changes, if the model is stored.
+    """Returns the model's Modelfile with the changes of this chat: system prompt, parameters, strategy, and
+    messages without pictures. to_save: if the model is stored, return only the changes.
     """
     source, model = chat.model.source, chat.model
     adds = to_save and source.name is not None
@@ -264,7 +266,7 @@ def _modelfile(chat: Chat) -> str:
 
 
 def _info(chat: Chat) -> str:
-    """Returns the model's properties, as in Ollama, and the options with which it was opened."""
+    """Returns the model's properties, as in Ollama, and the options with which the model was opened."""
     from eaglecpp.cli.show import model_rows
     from eaglecpp.store.facts import read_facts
 
@@ -351,7 +353,9 @@ def _save(chat: Chat, rest: str) -> None:
 
 
 def _may_take(chat: Chat, stores: Stores, name: ModelName) -> bool:
-    """True if a model name is free, or if the user agrees to replace or hide the model with this name."""
+    """Returns True if a model name is free, or if the user agrees to replace or hide the model with this
+    name.
+    """
     from eaglecpp.store.packaged import is_packaged
 
     existing = stores.find(name)

@@ -28,7 +28,8 @@ _QUOTE = '"""'
 _BLOCK = re.compile(r'(?:/set\s+system\s+|/edit\s+)?(""".*)', re.DOTALL)
 _MULTILINE = ("/set system", "/edit")
 _KIND = r"\.(?i:png|jpe?g|gif|bmp|webp)"
-# a path in quotes, without blanks, with escaped blanks, or with blanks if the text begins like a path
+# The path of a picture: in quotes, without blanks, with escaped blanks, or with blanks if the text begins
+# like a path.
 _PICTURE = re.compile(
     rf"""(?<!\S)(?:(["'])([^\n]{{1,300}}?{_KIND})\1"""
     rf"""|((?:\\.|[^\s\\'"]){{1,300}}?{_KIND}|(?:[a-zA-Z]:[\\/]|~?/|\.\.?/)[^\n'"]{{1,300}}?{_KIND})(?![./]?\w))"""
@@ -60,15 +61,16 @@ def unquoted(text: str) -> str:
 
 
 def is_command(text: str) -> bool:
-    """True if the input is a slash command. Input of several lines counts only for commands that take a
+    """Returns True if the input is a slash command. Input of several lines can only be a command that takes a
     block, because pasted code may begin with a slash.
     """
     return text.startswith("/") and ("\n" not in text.strip() or text.startswith(_MULTILINE))
 
 
 def named_pictures(text: str) -> tuple[str, list[Path], list[str]]:
-    """Finds the picture files that a message names. Returns the text without them, the files, and the names
-    of missing files. Uses os.path, because pathlib raises for unknown users and unreadable files.
+    """Finds the picture files that a message names. Returns the text without the names of these files, the
+    paths of the files, and the names of missing files. The code uses os.path, because pathlib raises for
+    unknown users and unreadable files.
     """
     found, missing, rest, start = list[Path](), dict[str, None](), "", 0
     while match := _PICTURE.search(text, start):

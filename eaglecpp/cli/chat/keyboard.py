@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Keyboard input of a chat: prompt_toolkit with history, completion, paste and an external editor.
 
-`open_keyboard` yields an `Ask` callback. Imported only with a terminal, because prompt_toolkit takes a tenth
-of a second to load.
+`open_keyboard` yields an `Ask` callback. This module is only imported with a terminal, because prompt_toolkit
+takes a tenth of a second to load.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ from eaglecpp.files import make_folder
 from eaglecpp.human import visible
 from eaglecpp.modelfile.parameters import PARAMETERS
 
-# a pasted text with at least so many lines is folded, because it would hide the conversation
+# a pasted text with at least this number of lines is folded, because the text would hide the conversation
 _LONG_LINES = 10
-# the first character of a private-use plane; many fonts have icons in the lower private-use area
+# The first character of a private-use plane. Characters of the lower private-use area are not used, because
+# many fonts have icons there.
 _FIRST_MARK = 0x100000
 _PLACEHOLDER = FormattedText([("fg:ansibrightblack", "Send a message (/? for help)")])
 
@@ -59,7 +60,7 @@ def open_keyboard(history: Path, keeps: Callable[[], bool]) -> Iterator[Ask]:
 
 
 def _text(typed: str) -> str:
-    """Replaces lone surrogates in the input, which terminals can deliver."""
+    """Replaces lone surrogates, which terminals can deliver as input."""
     return typed.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -67,7 +68,7 @@ class SlashCompleter(Completer):
     """Completes slash commands, parameter names, models and file names."""
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        """Yields completions at the cursor (prompt_toolkit)."""
+        """Yields the completions of the text before the cursor. prompt_toolkit calls this method."""
         text = document.text_before_cursor
         if not text.startswith("/") or "\n" in text:
             return
@@ -85,8 +86,8 @@ class SlashCompleter(Completer):
 
 
 class Pastes(Processor):
-    """Long pasted texts. In the input, each text is one private-use character, which is shown as a label and
-    deleted at once.
+    """Long pasted texts. In the input, a private-use character stands for each text. The character is shown
+    as a label, and one keypress deletes it.
 
     texts, labels: pasted texts and their labels by this character, for `str.translate`
     """
@@ -105,7 +106,9 @@ class Pastes(Processor):
         return chr(mark)
 
     def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
-        """Returns the displayed form of a line, with the mapping of its positions (prompt_toolkit)."""
+        """Returns the displayed form of a line, and the mapping between positions in the line and in its
+        displayed form. prompt_toolkit calls this method.
+        """
         fragments = explode_text_fragments(transformation_input.fragments)
         shown = [(one[0], one[1].translate(self.labels)) for one in fragments]
         starts = [0, *accumulate(len(label) for _, label in shown)]
@@ -113,8 +116,8 @@ class Pastes(Processor):
 
 
 class Keyboard:
-    """Keyboard that asks for messages. history: file of typed lines; keeps: returns False while history is
-    off.
+    """Keyboard that asks for messages. history: file in which typed lines are saved. keeps: function that
+    returns False while saving is off.
     """
 
     def __init__(self, history: Path, keeps: Callable[[], bool]) -> None:
@@ -133,13 +136,13 @@ class Keyboard:
         )
 
     def ask(self, prompt: str, default: str) -> str:
-        """Asks for a line, or a pasted or edited block. A block that begins with three quotes (as program
-        text may) is wrapped in quotes. Raises EOFError, KeyboardInterrupt.
+        """Asks for a line, or a pasted or edited block, and returns it. A block that begins with three quotes
+        (as program text may) is wrapped in quotes. Raises EOFError, KeyboardInterrupt.
 
-        The input is printed again at the end, because prompt_toolkit leaves the placeholder, and only as much
-        of a long block as fits on the screen.
+        At the end the input is printed again, because prompt_toolkit leaves the placeholder on the screen,
+        and of a long block only as much as fits on the screen.
         """
-        # with None, prompt_toolkit would keep the previous placeholder
+        # if the placeholder is None, prompt_toolkit keeps the previous placeholder
         placeholder = _PLACEHOLDER if prompt == PROMPT else ""
         typed = ""
         self._session.layout.focus(DEFAULT_BUFFER)  # a signal may have ended the last prompt during a search
@@ -167,7 +170,7 @@ class Keyboard:
 
         @bindings.add("c-c")
         def _(event: KeyPressEvent) -> None:
-            """Key binding that discards the input; the exception contains the input."""
+            """Key binding that discards the input: raises an exception that contains the input."""
             event.app.exit(exception=KeyboardInterrupt(event.current_buffer.text), style="class:aborting")
 
         @bindings.add("c-g")
@@ -188,7 +191,7 @@ class Keyboard:
 
 
 class _PrivateHistory(FileHistory):
-    """A history file that only its owner can read, and that saves nothing while `keeps` returns False.
+    """A file of typed lines that only its owner can read. Nothing is saved while `keeps` returns False.
 
     pasted: pasted texts by their placeholder characters
     """
@@ -198,11 +201,13 @@ class _PrivateHistory(FileHistory):
         self._keeps, self._pasted = keeps, pasted
 
     def append_string(self, string: str) -> None:
-        """Adds an entered line (prompt_toolkit)."""
+        """Adds an entered line. prompt_toolkit calls this method."""
         super().append_string(string.translate(self._pasted))
 
     def store_string(self, string: str) -> None:
-        """Appends a line to the file (prompt_toolkit). A line that cannot be written stays in memory."""
+        """Appends a line to the file. A line that cannot be written stays in memory. prompt_toolkit calls
+        this method.
+        """
         if not self._keeps():
             return
         path = Path(os.fsdecode(self.filename))

@@ -96,14 +96,16 @@ class RunModel:
     # Options
 
     def settings_of(self, parameters: Mapping[str, ParameterValue], strategy: str) -> dict[str, Any]:
-        """Returns attributes for settings saved with a chat; command-line options override these settings."""
+        """Returns the attributes for settings that were saved with a chat. Options on the command line
+        override the saved settings.
+        """
         fields = {name: PARAMETERS[name].key.rpartition(".")[2] for name in parameters}
         kept = {name: value for name, value in parameters.items() if fields[name] not in self._given}
         asked = self._asked or (Strategy.parse(strategy) if strategy else None)
         return {"parameters": kept, "strategy_set": strategy, "asked": asked}
 
     def go_on(self, parameters: Mapping[str, ParameterValue], strategy: str) -> None:
-        """Restores settings saved with a chat, before the model is opened."""
+        """Restores the settings that were saved with a chat. This must happen before the model is opened."""
         vars(self).update(self.settings_of(parameters, strategy))
         self.plan = self._make_plan()
 
@@ -138,8 +140,8 @@ class RunModel:
         return self.source.name is None or not self.options_set().keys() <= _SAMPLING
 
     def sampling_set(self, seed_step: int) -> dict[str, Any]:
-        """Returns the sampling options that were set, and `max_repeats`, because a server has no default for
-        it.
+        """Returns the sampling options that were set. `max_repeats` is always included, because a server has
+        no default for this option.
 
         seed_step: added to a fixed seed, so that a second try gives another answer
         """
@@ -157,13 +159,16 @@ class RunModel:
         return self.change(option.startswith("model.") and changed != self.parameters, parameters=changed)
 
     def set_strategy(self, strategy: Strategy) -> bool:
-        """Changes the strategy; like `change`, but raises InvalidValueError without a drafter."""
+        """Changes the strategy, like `change`. Raises InvalidValueError for a strategy that needs a drafter
+        if the model has none.
+        """
         if strategy.kind != "off" and not self.can_draft:
             raise InvalidValueError(f"strategy {strategy} needs a drafter: run with --draft")
         return self.change(not self._has_room(strategy), asked=strategy, strategy_set=str(strategy))
 
     def change(self, reloads: bool, **values: Any) -> bool:
-        """Changes the model's source, parameters or strategy. After an error, all three are restored.
+        """Changes the model's source, parameters or strategy. If this raises an error, all three keep their
+        old values.
 
         reloads: an open model must be loaded again for this change. Returns True if the model was reloaded.
         """
@@ -181,7 +186,7 @@ class RunModel:
         return reloads
 
     def _has_room(self, strategy: Strategy) -> bool:
-        """True if the engine was opened with enough room for the strategy's drafts."""
+        """Returns True if the engine was opened with enough room for the strategy's drafts."""
         if not self.is_open or strategy.kind == "off":
             return True
         shared, n_max = self.engine.shared, self.engine.native.n_draft_max
@@ -191,12 +196,12 @@ class RunModel:
         return resolved.nodes <= n_max and resolved.n_leaves <= shared.n_leaves
 
     def renew(self, reloads: bool = True) -> None:
-        """Makes a new plan, and reloads the model by this plan. The caches start empty."""
+        """Makes a new plan, and reloads the model by this plan. The caches are empty afterwards."""
         if self.says_how_to_open:
             self._check_here()
         if reloads:
             self.close()
-        self.plan = self._make_plan()  # planned after closing, so that the freed memory counts
+        self.plan = self._make_plan()  # planned after closing, when the memory is free
         if reloads:
             self._engine = self._open()
 

@@ -25,8 +25,8 @@ _MIN_WIDTH = 20
 class WordWrap:
     """Breaks lines between words, except in fenced code. Holds back an unfinished word.
 
-    width: returns the number of columns, 0 = do not wrap; called for every word, because windows can be
-    resized
+    width: function that returns the number of columns, 0 = do not wrap. It is called for every word, because
+    windows can be resized
     """
 
     def __init__(self, width: Callable[[], int]) -> None:
@@ -38,7 +38,7 @@ class WordWrap:
         self._is_code = False
 
     def feed(self, text: str, style: str = "") -> list[tuple[str, str]]:
-        """Adds styled text. Returns the finished parts as (text, style)."""
+        """Adds styled text. Returns the parts that are finished, as pairs (text, style)."""
         if not self._width():
             return [*self.flush(), (text, style)]
         out: list[tuple[str, str]] = []
@@ -65,7 +65,7 @@ class WordWrap:
         return out
 
     def flush(self) -> list[tuple[str, str]]:
-        """Returns the text that was held back, including blanks."""
+        """Returns the text that was held back, with its blanks."""
         out = [*self._place_word(), *self._blanks]
         self._column += len(self._blanks)
         self._blanks = []
@@ -127,14 +127,14 @@ class Screen:
         self._write(out)
 
     def end(self) -> None:
-        """Ends an answer and its line."""
+        """Ends an answer, and the line that it ends on."""
         if self.echo:
             closing = self._turn(False) if self._is_thinking else []
             self._write([*closing, *self._wrapper.flush(), ("\n", "")])
             self._wrapper = WordWrap(self._columns)
 
     def say(self, text: str, *, verbatim: bool = False) -> None:
-        """Prints the reply to a user's command; the reply may quote text from a model.
+        """Prints the reply to a user's command. The reply may quote text from a model.
 
         verbatim: add no line breaks, because the text will be copied
         """
@@ -149,14 +149,14 @@ class Screen:
         note(text, styled=True)
 
     def _laid_out(self, text: str) -> str:
-        """Returns the text; for a terminal, with line breaks between words."""
+        """Returns the text. If stdout is a terminal, adds line breaks between words."""
         return laid_out(visible(text)) if self.wrap else visible(text)
 
     def _columns(self) -> int:
         return shutil.get_terminal_size().columns if self.wrap and self.is_terminal else 0
 
     def _turn(self, thinking: bool) -> list[tuple[str, str]]:
-        """Switches between thinking and the answer, with Ollama's marks."""
+        """Switches between thinking and the answer, and prints Ollama's marks for it."""
         self._is_thinking = thinking
         text = "Thinking...\n" if thinking else "\n...done thinking.\n\n"
         return [] if self.hide_thinking else self._wrapper.feed(text, self._dim)

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""Downloads one blob, resumable across processes: ranged requests extend a partial file.
+"""Downloads one blob. A download can be resumed by another process, because ranged requests extend a partial
+file.
 
-The partial file is named by the digest of the whole, so it can only be continued with the same content. When
-it is complete, its SHA-256 is checked and it becomes the blob; a wrong file is deleted. Servers are expected
-to fail: broken connections are continued, 429 and 5xx are retried after the delay that the server asks for,
-and a server that ignores ranges restarts the download from the first byte. All of this is bounded: five
-reported tries, no more bytes than listed, and a deadline for small answers.
+The digest of the whole blob names the partial file, so the file can only be continued with the same content.
+When the file is complete, its SHA-256 is checked, and it becomes the blob. A file with a wrong digest is
+deleted. Servers are expected to fail: broken connections are continued, 429 and 5xx are retried after the
+delay that the server asks for, and a server that ignores ranges restarts the download from the first byte. A
+download is bounded: it makes at most five reported tries, reads no more bytes than listed, and has a deadline
+for small answers.
 
-`huggingface_hub` is not used for downloads. After a kill it starts over and leaves its partial files behind
-(huggingface/huggingface_hub#4196). It stores corrupted bytes under the digest of the correct ones. Its HTTP
-library differs in every major version, and each would need our address checks.
+`huggingface_hub` is not used for downloads. After a kill it starts over, and leaves its partial files behind
+(huggingface/huggingface_hub#4196). It stores corrupted bytes under the digest of the correct bytes. Its HTTP
+library differs between major versions, and every such library would need our address checks.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from eaglecpp.store.remote.reach import HttpSession
 from eaglecpp.store.transaction import Transaction
 
 _T = TypeVar("_T")
-_LONGEST_WAIT_S = 60  # maximum seconds before another try, even if the server asks for more
+_LONGEST_WAIT_S = 60  # maximum seconds before another try, even if the server asks for a longer delay
 MAX_SMALL = 16 << 20
 """Maximum size of a manifest, config or template in bytes. Valid ones are far smaller."""
 _SMALL_S = 45.0
@@ -123,9 +125,9 @@ def get(session: HttpSession, url: str, owner: str, help: str, token: str = "", 
 
 
 def _tried(once: Callable[[], _T], owner: str, failed: str, report: Report, end: float = math.inf) -> _T:
-    """Calls `once` and returns its result; retries if a connection breaks or a server is busy, and reports
+    """Calls `once` and returns its result. Retries if a connection breaks or a server is busy, and reports
     each retry. failed: the message after the last try; end: monotonic deadline, after which no retry starts.
-    With a deadline, a refused connection is retried only once: an offline user should not have to wait.
+    With a deadline, a refused connection is retried only once, so that an offline user need not wait.
 
     Raises OfflineError; DownloadError for failures that a retry would not change.
     """
@@ -146,11 +148,11 @@ def _tried(once: Callable[[], _T], owner: str, failed: str, report: Report, end:
 
 
 def _pieces(response: httpx.Response, limit: int, owner: str) -> Iterator[bytes]:
-    """Yields the body of a response in pieces as they arrive, up to `limit` bytes. Raises DownloadError and
+    """Yields the body of a response in pieces as they arrive, up to `limit` bytes. Raises DownloadError, and
     httpx's errors.
     """
     coding = response.headers.get("Content-Encoding", "identity").lower()
-    if coding not in ("", "identity"):  # we asked for identity; compressed data may unpack to any size
+    if coding not in ("", "identity"):  # compressed data may unpack to any size
         raise DownloadError(f"{owner}: the server sent {coding[:40]}, which was not requested")
     n_bytes = 0
     for piece in response.iter_raw():
@@ -169,7 +171,7 @@ def fetch(session: HttpSession, root: Path, remote: Remote, report: Report) -> P
     make_folder(path.parent)
     failed = f"gave up after {_MAX_TRIES} tries; run the command again to continue the download"
     with lock_store(root, remote.digest, report):
-        if not is_sound(blob, remote.digest, remote.size):  # else another process has stored the blob
+        if not is_sound(blob, remote.digest, remote.size):  # otherwise another process has stored it
             require_online(remote.label)
             _tried(partial(_receive, session, path, remote, report), remote.label, failed, report)
             path.replace(blob)
@@ -178,9 +180,9 @@ def fetch(session: HttpSession, root: Path, remote: Remote, report: Report) -> P
 
 
 def fetch_layer(transaction: Transaction, session: HttpSession, layer: Layer, remote: Remote) -> Path:
-    """Adds the content of a layer to the transaction and returns a file with it. The content is from our
-    store, Ollama's store, a local cache or the server, in this order. Raises DownloadError, DigestError,
-    StoreError.
+    """Adds the content of a layer to the transaction, and returns a file with this content. The content comes
+    from our store, Ollama's store, a local cache or the server, in this order. Raises DownloadError,
+    DigestError, StoreError.
     """
     file = transaction.stores.own.blob(remote.digest)
     if file is not None and not is_sound(file, remote.digest, remote.size):
@@ -200,7 +202,7 @@ def _receive(session: HttpSession, path: Path, remote: Remote, report: Report) -
     check_space(path.parent, remote.size - start, "the download")
     if start < remote.size:
         _stream(session, path, remote, start, report)
-    path.touch(0o644)  # creates it even for a file without bytes
+    path.touch(0o644)  # creates the file even if no byte arrives
     report(remote.progress(remote.size))
     step = Status("verifying sha256 digest", remote.digest, file=remote.name)
     if file_digest(path, report, step) == remote.digest:
@@ -223,13 +225,13 @@ def _stream(session: HttpSession, path: Path, remote: Remote, start: int, report
             raise _TryAgain(f"the server cannot continue at byte {start}; starting again")
         _check_status(response, remote.owner, remote.url, remote.help)
         is_rest = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
-        if not (response.status_code == 206 and is_rest):  # then the body starts at the first byte
+        if not (response.status_code == 206 and is_rest):  # in this case the body starts at the first byte
             start = 0
         length = response.headers.get("Content-Length", "")
         if length.isdecimal() and (whole := start + int(length[:20])) != remote.size:
             found = f"expected {remote.size} bytes, as listed, the server has {whole}"
             raise DownloadError(f"{remote.label}: {found}. Try again later, or ask the repository's owner")
-        path.touch(0o644)  # regardless of the umask
+        path.touch(0o644)  # sets permissions that do not depend on the umask
         with path.open("ab") as stream:
             stream.truncate(start)
             for piece in _pieces(response, remote.size - start, remote.label):

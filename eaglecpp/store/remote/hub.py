@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Repositories of the Hugging Face Hub: their files, the choice of a GGUF, and copies in local caches.
 
-`huggingface_hub` provides the token, the address and the cache (HF_TOKEN, HF_ENDPOINT, HF_HOME ...); lists
-and files are fetched by `download`. The rules for choosing a file are llama.cpp's (`-hf`:
+`huggingface_hub` provides the token, the address and the cache (HF_TOKEN, HF_ENDPOINT, HF_HOME ...);
+`download` fetches lists of files and the files. The rules for choosing a file are llama.cpp's (`-hf`:
 common/download.cpp).
 
 Large files of a checkpoint are downloaded into our store's blobs, where they stay for two weeks (see
@@ -133,8 +133,8 @@ def choose_drafter(repository: Repository, target: Remote | None = None, quant: 
 
     target: the target's file in the same repository. Only `eagle3-*.gguf`, `dflash-*.gguf` and
     `dspark-*.gguf` count as drafters next to a target, as in llama.cpp. A drafter in the target's folder is
-    preferred, then a drafter with the target's quantisation, then the default one
-    quant:  without a target: the requested quantisation, "" for the default
+    preferred, then a drafter with the target's quantisation, then a drafter with the default quantisation
+    quant: without a target: the requested quantisation, "" for the default
     """
     files = _gguf_files(repository)
     drafters = [file for file in files if file.name.lower().startswith(_DRAFTERS)]
@@ -148,7 +148,9 @@ def choose_drafter(repository: Repository, target: Remote | None = None, quant: 
 
 
 def read_small(session: HttpSession, file: Remote) -> bytes:
-    """Returns the verified content of a small file (config, template). Raises DownloadError, DigestError."""
+    """Returns the verified content of a small file, such as a config or a template. Raises DownloadError,
+    DigestError.
+    """
     label = f"{file.owner}: {file.path}"
     if file.size > MAX_SMALL:
         raise DownloadError(f"{label}: {file.size} bytes, the maximum is {MAX_SMALL}")
@@ -165,9 +167,9 @@ def read_small(session: HttpSession, file: Remote) -> bytes:
 
 
 def fetch_checkpoint(root: Path, repository: Repository, folder: str, into: Path, report: Report) -> Path:
-    """Downloads the drafter checkpoint in a folder of a repository. Returns the checkpoint's folder below
-    `into`, which has the repository's name. root: folder of our store. Raises DownloadError (also without a
-    checkpoint), DigestError, StoreError.
+    """Downloads the drafter checkpoint in a folder of a repository to a folder below `into`, which has the
+    repository's name. Returns this folder. root: folder of our store. Raises DownloadError (also if there is
+    no checkpoint), DigestError, StoreError.
     """
     files = _checkpoint_files(repository, folder)
     out = child(into, PurePosixPath(repository.id).name)
@@ -206,7 +208,9 @@ def _gguf_files(repository: Repository) -> list[Remote]:
 
 
 def _pick(files: Sequence[Remote], quant: str = "") -> Remote | None:
-    """Returns the first file of a quantisation. File names that contain it as a whole word are preferred."""
+    """Returns the first file of a quantisation. File names that contain the quantisation as a whole word are
+    preferred.
+    """
     if quant in ("", "latest"):
         preferences = (_pick(files, quant) for quant in _PREFERRED)
         return next((file for file in (*preferences, *files) if file is not None), None)
@@ -214,7 +218,8 @@ def _pick(files: Sequence[Remote], quant: str = "") -> Remote | None:
     for file in files:
         if lowered in (file.path.lower(), file.name.lower(), file.name.lower().removesuffix(".gguf")):
             return file
-    # whole words first: F16 must not match BF16, but UD-Q4_K_XL counts as Q4_K_XL
+    # Looks for whole words first: F16 must not match BF16. Then looks for parts of words: UD-Q4_K_XL counts
+    # as Q4_K_XL.
     for before in (r"(?:^|[^a-z0-9])", ""):
         pattern = re.compile(before + re.escape(lowered) + r"[.-]")
         for file in files:
@@ -241,5 +246,5 @@ def _no_model(repository: Repository, quant: str, models: Sequence[Remote]) -> s
 
 
 def quant_of(name: str) -> str:
-    """Returns the quantisation in a file's name, in capitals, or ""."""
+    """Returns the quantisation that a file's name contains, in capitals, or ""."""
     return next(reversed(_QUANT.findall(name)), "").upper()

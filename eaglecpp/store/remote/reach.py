@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""`HttpSession`: the HTTP client for downloads, with limits on the servers and addresses it may reach.
+"""`HttpSession`: the HTTP client for downloads, with limits on the servers and addresses that it may contact.
 
 A user may name any server. A request to `serve` may only name known registries and registries that the
-operator allows; otherwise a client could make this machine query others in its network. No public server may
-redirect into that network, whoever made the request. Addresses are checked when a connection is opened, and
-only the checked addresses are used, so a second DNS answer changes nothing. (Behind a proxy, the proxy
-resolves names; literal addresses are still checked.)
+operator allows. Otherwise a client could make this machine send requests to other machines in its network. No
+public server may redirect into this network, whoever started the download. Addresses are checked when a
+connection is opened, and only the checked addresses are used, so a second DNS answer has no effect. (Behind a
+proxy, the proxy resolves names; literal addresses are still checked.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from eaglecpp.store.errors import DownloadError, HostRefusedError
 
 _KNOWN = (REGISTRY_HOST, *HUB_HOSTS)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_CONNECT_S, _SILENT_S = 15.0, 60.0  # seconds to connect; seconds between two packets
+_CONNECT_S, _SILENT_S = 15.0, 60.0  # seconds to connect, and seconds between two packets
 _MAX_REDIRECTS = 5
 _allowed: ContextVar[frozenset[str] | None] = ContextVar("allowed", default=None)
 
@@ -43,7 +43,7 @@ def named_by_a_request(registries: Iterable[str]) -> Iterator[None]:
     """
     allowed = {host.lower() for host in registries}
     if (endpoint := urlsplit(hub_endpoint()).netloc.lower()) not in _KNOWN:
-        allowed.add(endpoint)  # the operator has chosen this Hub
+        allowed.add(endpoint)  # the operator has chosen this Hub, so it is allowed
     token = _allowed.set(frozenset(allowed))
     try:
         yield
@@ -85,11 +85,11 @@ class HttpSession(httpcore.SyncBackend):
 
     def __init__(self, *, verify: bool = True) -> None:
         self._verify = verify
-        self._may_enter = False  # True if it may connect to a network of this machine
+        self._may_enter = False  # True if this session may connect to a network of this machine
         self._is_inside = False  # True if the last connection was to such a network
-        self._sender = ""  # host of the last redirect
+        self._sender = ""  # host of the last redirect's sender
         self.end = math.inf  # deadline of the whole answer
-        # Each request opens its own connection, so that its address is checked for that request.
+        # Each request opens its own connection, so that the address is checked for each request.
         self._client = httpx.Client(verify=verify, limits=httpx.Limits(max_keepalive_connections=0))
         pool: Any = self._client._transport._pool  # type: ignore[attr-defined]
         if not isinstance(pool._network_backend, httpcore.NetworkBackend):
@@ -112,11 +112,11 @@ class HttpSession(httpcore.SyncBackend):
         silent_s: float = _SILENT_S,
         end: float = math.inf,
     ) -> Iterator[httpx.Response]:
-        """Yields the response; its body is not read yet.
+        """Yields the response, whose body is not read yet.
 
-        token: sent to this server only, not after a redirect to another server. silent_s: timeout between two
-        packets; end: monotonic deadline of the whole answer. Raises HostRefusedError, DownloadError for a bad
-        redirect, and httpx's errors.
+        token: sent only to this server, and not to another server after a redirect. silent_s: timeout between
+        two packets; end: monotonic deadline of the whole answer. Raises HostRefusedError, DownloadError for a
+        bad redirect, and httpx's errors.
         """
         allowed, netloc = _allowed.get(), urlsplit(url).netloc.rpartition("@")[2].lower()
         require_allowed(netloc)
@@ -126,10 +126,10 @@ class HttpSession(httpcore.SyncBackend):
         timeout = httpx.Timeout(silent_s, connect=_CONNECT_S)
         request = self._client.build_request("GET", url, headers=headers, timeout=timeout)
         for _ in range(_MAX_REDIRECTS + 1):
-            with suppress(ValueError):  # a host name is checked at the connection
+            with suppress(ValueError):  # a host name is checked when the connection is opened
                 self._only_allowed(request.url.host, [str(ipaddress.ip_address(request.url.host))])
             self._is_inside = False
-            self.end = min(end, time.monotonic() + _SILENT_S)  # also bounds endless headers
+            self.end = min(end, time.monotonic() + _SILENT_S)  # this deadline also bounds endless headers
             response = self._client.send(request, stream=True)
             try:
                 if response.next_request is None:
@@ -176,7 +176,7 @@ class HttpSession(httpcore.SyncBackend):
 
 
 class _Stream:
-    """A connection whose reads fail after the deadline of the answer."""
+    """A connection whose reads fail after the deadline of the whole answer."""
 
     def __init__(self, stream: httpcore.NetworkStream, session: HttpSession) -> None:
         self._stream, self._session = stream, session

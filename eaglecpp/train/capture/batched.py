@@ -3,9 +3,9 @@
 
 A task is a generator that yields a generation request (`GenerateJob`), receives its result (`Generated`), may
 yield another request, and returns its own result. `run` runs as many tasks at a time as the engine has
-sequences. Each generation depends on its own prompt, options and seed. It is independent of the other
-generations in its batch if the target computes the same bits in a batch of any size (quantised weights on a
-CPU).
+sequences. Each generation depends on its own prompt, options and seed. If the target computes the same bits
+in a batch of any size (as with quantised weights on a CPU), a generation does not depend on the other
+generations in its batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOOK_EVERY = 32
 @dataclass(frozen=True)
 class GenerateJob:
     """A generation request. stop: text that ends the generation if the vocabulary has no token for the end of
-    a turn, else b""; watch: end the generation when its text repeats itself.
+    a turn, otherwise b""; watch: end the generation when its text repeats itself.
     """
 
     prompt: Sequence[int]
@@ -66,8 +66,8 @@ def run(
     completion.
 
     engine: runs as many tasks at a time as it has free sequences; if it has a drafter, its strategy is used
-    on_tokens: called after each step with the number of its tokens
-    Raises EngineBusyError if no sequence is free, and the errors of generating; running tasks are then lost.
+    on_tokens: called after each step with the number of tokens that the step generated Raises EngineBusyError
+    if no sequence is free, and the errors of generating; running tasks are then lost.
     """
     if not engine.n_free:
         raise EngineBusyError("all conversations of this engine are open; close one")
@@ -77,8 +77,8 @@ def run(
     under_way: dict[Generation, _Running[T]] = {}
 
     def advance(running: _Running[T], result: Generated | None) -> Iterator[T]:
-        """Sends a result to a task and submits its next request; at the end of the task, yields its
-        result.
+        """Sends a result to a task, and submits the task's next request. If the task has ended, yields the
+        task's result.
         """
         try:
             job = next(running.task) if result is None else running.task.send(result)
@@ -108,7 +108,7 @@ def run(
                 if event.finish_reason is not None and generation.stream is not None:
                     running, tokens = under_way.pop(generation), generation.stream.completion().tokens
                     yield from advance(running, Generated(tokens, running.found or event.finish_reason))
-                    # cleared caches keep the next task independent of this task
+                    # clears the caches, so that the next task does not depend on this task
                     if running not in under_way.values():
                         scheduler.slots.free(generation.slot_number).clear()
 
@@ -124,7 +124,7 @@ class _Running(Generic[T]):
         return GenerationRequest(prompt=job.prompt, sampling=job.sampling, stop_when=self._ends)
 
     def _ends(self, tokens: list[int]) -> bool:
-        """Returns True if the last token completed the stop text or a repetition."""
+        """Returns True if the last token completed the stop text or a repetition of the text."""
         if self._job.stop:
             self._text += self._engine.token_to_piece(tokens[-1], special=True)
             self.found = "text" if self._job.stop in self._text else ""

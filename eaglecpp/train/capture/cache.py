@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Captures cached on disk, for targets that compute a capture slower than it is read; and the choice between
-cache and running target.
+"""Caches captures on disk, and chooses between this cache and the running target. The cache pays for targets
+that need longer to compute a capture than the disk needs to read it.
 
 A cache folder belongs to one target file and one set of capture settings. Its header names the file's hash,
 the layers, the labels and the type of the KV cache; a run with other settings is refused. Each capture is a
 file, written atomically and named by the hash of its tokens, so a run with other data, another split or
 another loss mask reuses it. A run first reports the space that it needs, then captures the missing
-conversations, also after a killed run. Hidden states are stored as bf16, with a relative error of 0.2 %, or
-as int8 with an fp16 scale per row and layer, with a relative error of 1 %. Labels are ids and fp16
+conversations, also after a killed run. Hidden states are stored as bf16 (with a relative error of 0.2 %), or
+as int8 with an fp16 scale per row and layer (with a relative error of 1 %). Labels are stored as ids and fp16
 log-probabilities.
 """
 
@@ -70,14 +70,14 @@ def open_source(
     on_plan: Callable[[str], None] = lambda text: None,
     on_progress: Callable[[int, int], None] = lambda n_done, n_tokens: None,
 ) -> TargetSource | CachedSource:
-    """Opens samples of these conversations. Without a `folder`, the running target computes them. With one,
-    missing samples are captured first, the target is freed, and all samples are read from the disk.
+    """Opens the samples of these conversations. Without a `folder`, the running target computes the samples.
+    With a `folder`, missing samples are captured first, the target is freed, and all samples are read from
+    the disk.
 
-    on_plan:     called once before capturing, with the space needed
-    on_progress: called after each conversation with (tokens captured, tokens to capture)
-    Several processes may open the same folder; one captures, and the others wait for it.
-    Raises DataError for a cache of another target or other settings, or for too little disk space; and the
-    errors of opening the target.
+    on_plan: called once before capturing, with the space needed on_progress: called after each conversation
+    with (tokens captured, tokens to capture) Several processes may open the same folder. One process
+    captures, and the others wait for it. Raises DataError for a cache of another target or other settings, or
+    for too little disk space; and the errors of opening the target.
     """
     source = TargetSource(target, conversations, layers, model)
     if folder is None:

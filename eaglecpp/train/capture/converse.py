@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Conversations written by the target itself: training data for which only the model is needed.
+"""Lets the target write conversations. This training data needs nothing but the model.
 
-A chat model that is shown a chat up to the user's turn continues as the user (Magpie, arXiv 2406.08464). So
-both sides are sampled from the target: the question, the answer, the next question. System prompts, first
-words, number of turns, temperature and lengths are drawn at random. A share of the first questions comes from
-lists, because the questions that a model invents are easy for it. A conversation with repetitive text or an
-unfinished turn is left out and counted.
+If the prompt is a chat that ends where the user's turn begins, a chat model continues as the user (Magpie,
+arXiv 2406.08464). So both sides are sampled from the target: the question, the answer, the next question.
+System prompts, first words, number of turns, temperature and lengths are drawn at random. A share of the
+first questions comes from lists, because the questions that a model invents are easy for it. A conversation
+with repetitive text or an unfinished turn is left out and counted.
 
 The content of each entry of the file (`job`) depends only on its seed and number.
 """
@@ -39,16 +39,16 @@ _QUESTION, _ANSWER, _NEXT = "Kwqestio", "Zanswerv", "Xnextquej"
 
 class Frame:
     """The texts of a chat template around the messages, as tokens, so that a target can also write the user's
-    turns. Rendering one conversation of marker words shows these texts. Turns are then joined as tokens and
-    never rendered again, so that the target's tokens are kept exactly.
+    turns. These texts are found by rendering one conversation of marker words. Afterwards turns are joined as
+    tokens and never rendered again, so that the target's tokens are kept exactly.
 
     to_assistant, to_user: tokens that end a turn and begin the other one; user_end: text that ends a question
-    if no token of the vocabulary does, else b"".
+    if the vocabulary has no token for this, otherwise b"".
     """
 
     def __init__(self, engine: Engine) -> None:
-        """Finds the parts by rendering. Raises DataError for a target without a template, or whose template
-        does not print all turns.
+        """Finds the texts by rendering a conversation. Raises DataError for a target without a template, or
+        whose template does not print all turns.
         """
         template = template_of(engine)
         if template is None:
@@ -80,8 +80,8 @@ class Frame:
         return self._engine.tokenize(before, add_bos=not has_bos) if before or not has_bos else []
 
     def joined(self, tokens: list[int], joint: list[int]) -> list[int]:
-        """Joins the tokens of a conversation and the template's tokens after its last turn, without repeating
-        the turn's end token.
+        """Joins the tokens of a conversation with the template's tokens that follow its last turn. The end
+        token of the last turn is not repeated.
         """
         if joint and tokens[-1] == joint[0] and self._engine.native.is_eog(joint[0]):
             return tokens + joint[1:]
@@ -96,9 +96,9 @@ class Frame:
         return rendered.text, rendered.has_bos
 
 
-# Left to itself, a chat model asks the same few kinds of question. The first words in this file lead the
-# model to other kinds. Its whole questions cover common uses: explanations, stories, code, arithmetic and
-# work on texts, which are docstrings and help topics of the running Python.
+# Without help, a chat model asks only a few kinds of questions. The first words in this file lead the model
+# to other kinds. The complete questions in this file cover common uses: explanations, stories, code,
+# arithmetic, and work on texts. The texts are docstrings and help topics of the running Python.
 _WORDS: dict[str, list[str]] = json.loads(Path(__file__).with_name("questions.json").read_text("utf-8"))
 SYSTEMS, OPENINGS, FOLLOW_UPS = (tuple(_WORDS[kind]) for kind in ("systems", "openings", "follow_ups"))
 
@@ -130,7 +130,9 @@ def question(rng: random.Random) -> str:
 
 @lru_cache
 def _sources() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns (beginnings of functions, texts) from the standard library of the running Python."""
+    """Returns the beginnings of functions and the texts of the running Python's standard library, as a
+    pair.
+    """
     stubs: list[str] = []
     texts: list[str] = []
     for path in _modules():
@@ -158,8 +160,8 @@ def _modules() -> Iterator[Path]:
 
 
 def _stub(node: ast.AST, lines: list[str]) -> str:
-    """Returns the head and the docstring of a function in a syntax tree, or "" for other nodes and long
-    functions.
+    """Returns the head and the docstring of a function in a syntax tree, or "" if the node is no function or
+    the result would be too long.
     """
     if not isinstance(node, ast.FunctionDef) or len(ast.get_docstring(node) or "") <= 40:
         return ""
@@ -204,20 +206,20 @@ def converse(
     settings: ConverseSettings,
     on_progress: Progress = lambda n_done, n_all, n_tokens: None,
 ) -> Written:
-    """Lets the target write conversations 0 to n_wanted - 1 into `out`; continues an existing file.
+    """Lets the target write the conversations 0 to n_wanted - 1 into `out`. Continues an existing file.
 
     engine: the target without a drafter; writes `n_sequences` conversations at a time Raises DataError for a
     target without a usable template, and the errors of `write_entries`.
     """
     writer = _Writer(engine, Frame(engine), settings)
     facts = {"format": "eaglecpp conversations", **asdict(settings)}
-    # the questions quote texts of this Python version
+    # the questions quote texts of this Python version, so it is a fact of the file
     facts["python"] = ".".join(map(str, sys.version_info[:2]))
     return write_entries(engine, out, facts, "conversations", n_wanted, writer.conversation, on_progress)
 
 
 class _Writer:
-    """Creates the tasks."""
+    """Creates the tasks that write the conversations."""
 
     def __init__(self, engine: Engine, frame: Frame, settings: ConverseSettings) -> None:
         self._engine, self._frame, self._settings = engine, frame, settings
@@ -258,7 +260,7 @@ class _Writer:
     def _question(
         self, rng: random.Random, tokens: list[int], is_first: bool
     ) -> Generator[GenerateJob, Generated, list[int] | str]:
-        """Continues the conversation with the user's next turn; returns the reason if that fails."""
+        """Continues the conversation with the user's next turn. Returns the reason if this fails."""
         settings, text = self._settings, None
         if is_first and rng.random() >= settings.own_questions:
             text = question(rng)

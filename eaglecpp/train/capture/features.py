@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""`TargetSource`: samples straight from the running target, the same GGUF that the drafter will draft for.
+"""`TargetSource`: samples that the running target computes. The target is the same GGUF for which the drafter
+will draft.
 
 Features are the hidden states that the engine passes to a drafter. Labels are the most probable next tokens
 with their log-probabilities over the whole vocabulary, from the target's own logits, including its quantised
-output matrix. Nothing is stored here; see `eaglecpp.train.capture.cache`.
+output matrix. This module stores no samples; `eaglecpp.train.capture.cache` does.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ def identify(target: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """Lists for a message the values of a header that differ from the expected ones; "" if all match."""
+    """Lists the values of a header that differ from the expected values, as text for a message. Returns "" if
+    all values match.
+    """
     return "; ".join(
         f"{key}: expected {value}, found {found.get(key)}"
         for key, value in expected.items()
@@ -74,7 +77,7 @@ _LEAST_EACH = 4
 
 
 def samples_of(source: TargetSource, indices: Sequence[int]) -> Generator[Sample, None, None]:
-    """Yields the samples of these conversations in order. Raises the errors of `source.sample`, after the
+    """Yields the samples of these conversations in order. Raises the errors of `source.sample`, after all
     earlier samples. A caller that stops early must close the generator.
     """
     n_targets = _n_targets(source, len(indices))
@@ -112,16 +115,16 @@ def samples_of(source: TargetSource, indices: Sequence[int]) -> Generator[Sample
 
 
 def _n_targets(source: TargetSource, n_samples: int) -> int:
-    """Returns the number of target instances that run in parallel: one per thread, or a single one with all
-    threads if more would use too much memory or would not be faster.
+    """Returns the number of target instances that run in parallel. This is one instance per thread, or a
+    single instance with all threads if more instances would need too much memory or would not be faster.
     """
     n_threads = source.model.n_threads
     n_bytes = identify(source.target_path)["target_bytes"]
     on_gpu = source.model.n_gpu_layers != 0 and bool(gpus())
     if on_gpu or n_bytes > _LARGEST or n_samples < _LEAST_EACH * n_threads:
         return 1
-    # memory for the logits of the longest conversation, and as much again for its cache, features and pending
-    # samples
+    # memory for the logits of the longest conversation, and as much again for the conversation's cache,
+    # features and pending samples
     n_bytes += max(source.lengths) * source.n_vocab * 8
     return n_threads if n_threads * n_bytes < _MEMORY_SHARE * free_memory() else 1
 
@@ -144,8 +147,9 @@ class Capture(NamedTuple):
 
 
 def default_layers(n_layer: int) -> list[int]:
-    """Returns the boundary ids that EAGLE-3 drafters read, 2, n/2 and n-3 (SafeAILab/EAGLE: traineagle3); for
-    a shallow target, in which these ids coincide, up to three ids spread over the blocks.
+    """Returns the boundary ids that EAGLE-3 drafters read: 2, n/2 and n-3 (SafeAILab/EAGLE: traineagle3). In
+    a shallow target, in which some of these ids would be equal, returns up to three ids spread over the
+    blocks.
     """
     if n_layer >= 7:
         return [2, n_layer // 2, n_layer - 3]
@@ -154,8 +158,8 @@ def default_layers(n_layer: int) -> list[int]:
 
 
 def top_labels(logits: NDArray[np.float32], n_top: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Returns the `n_top` best tokens of each row and their log-probabilities over all tokens, best first;
-    ties go to the lower id.
+    """Returns the `n_top` most probable tokens of each row, best first, and their log-probabilities over all
+    tokens. Of equally probable tokens, the lower id comes first.
 
     logits: f32 [S, n_vocab]. Returns i32 and f32 [S, n_top], with n_top limited to n_vocab. A row with NaN or
     +inf gives NaN.
@@ -182,9 +186,9 @@ def top_labels(logits: NDArray[np.float32], n_top: int) -> tuple[NDArray[np.int3
 def _top_ids(block: NDArray[np.float32], n_top: int) -> NDArray[np.intp]:
     """Returns the ids of each row's best tokens, [n, n_top].
 
-    Selecting from the whole vocabulary would be most of the cost, so a bound comes first: with the tokens
-    dealt into groups, the n-th best of the groups' maxima is not above the n-th best token, and few tokens
-    reach it.
+    Selecting from the whole vocabulary would take most of the time, so the function first computes a bound:
+    it divides the tokens into groups, and takes the n-th best of the groups' maxima. This bound is not above
+    the n-th best token, and only few tokens reach it.
     """
     n_rows, n_vocab = block.shape
     n_group = max(1, n_vocab // (8 * n_top))
@@ -197,7 +201,7 @@ def _top_ids(block: NDArray[np.float32], n_top: int) -> NDArray[np.intp]:
     if counts.min() < n_top:  # true for rows with NaN, because comparisons with NaN are false
         return np.argsort(-block, axis=1, kind="stable")[:, :n_top]
     columns = np.arange(counts.max())
-    # indices into `flat`, padded to equal lengths
+    # indices into `flat`, which are padded to equal lengths
     places = np.minimum(starts[:-1, None] + columns, len(flat) - 1)
     values = block.reshape(-1)[flat][places]
     values[columns >= counts[:, None]] = -np.inf
@@ -209,8 +213,8 @@ def _top_ids(block: NDArray[np.float32], n_top: int) -> NDArray[np.intp]:
 class TargetSource:
     """A `FeatureSource` that captures conversations one by one, each from its first token.
 
-    lengths: tokens of each conversation; layers: boundary ids of the features; n_top: labels per row;
-    n_embd, n_vocab: sizes of the target. Not thread-safe. `close` frees the target.
+    lengths: number of tokens of each conversation; layers: boundary ids of the features; n_top: labels per
+    row; n_embd, n_vocab: sizes of the target. Not thread-safe. `close` frees the target.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""On-policy data: the target answers prompts, and its answers are recorded as tokens.
+"""Generates on-policy data: the target answers prompts, and its answers are recorded as tokens.
 
 A drafter learns to predict its target, so the target's own text is the best training data. An entry of the
 file (`job`) has prompt tokens, answer tokens and the reason why the answer ended. Each answer depends only on
-its prompt, the prompt's position and the seed. A drafter may be loaded to speed this up; it never changes a
+its prompt, the prompt's position and the seed. A drafter may speed up the generation, and never changes a
 token. `eaglecpp.train.data.texts` reads the file.
 """
 
@@ -45,7 +45,7 @@ def generate(
               sequences; an answer ends at the latest when the context is full
     paths:    see `records.read_prompts`; a plain-text prompt becomes one user turn, or, for a model without a
               chat template, the beginning of a text
-    sampling: sampling options of every answer; the n-th prompt uses seed + n
+    sampling: sampling options of every answer; the answer to the n-th prompt uses seed + n
 
     Returns the skipped prompts as `dropped`. Raises DataError for an invalid line of the prompts, and the
     errors of `write_entries`.
@@ -84,7 +84,7 @@ def generate(
 def _tokenized(
     paths: Iterable[str | os.PathLike[str]], engine: Engine
 ) -> tuple[list[list[int]], Counter[str]]:
-    """Tokenizes the prompts, and counts skipped prompts by reason."""
+    """Tokenizes the prompts, and counts the skipped prompts by reason."""
     template = template_of(engine)
     encoder = ChatEncoder(engine, template) if template else None
     prompts: list[list[int]] = []

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""`write_entries`: writes a file with texts of the target. It continues the file of a killed run, and extends
-that of a finished run.
+"""`write_entries` writes a file with texts of the target. It continues the file of a killed run, and extends
+the file of a finished run.
 
-JSON Lines: a header that identifies the target and the settings, then a line per entry, in order of
-completion. Each entry depends only on its number and the header. Unfinished entries of a killed run are
-written again.
+The file has the format JSON Lines: a header that identifies the target and the settings, and then a line per
+entry, in order of completion. Each entry depends only on its number and the header. Unfinished entries of a
+killed run are written again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ Progress = Callable[[int, int, int], None]
 
 @dataclass(frozen=True)
 class Written:
-    """Counts of a job. n_good: entries in the file; n_before: entries in the file that earlier runs wrote;
-    n_tokens: tokens sampled by this run; dropped: skipped entries by reason, over all runs.
+    """Counts of a run of `write_entries`. n_good: entries in the file; n_before: entries in the file that
+    earlier runs wrote; n_tokens: tokens sampled by this run; dropped: skipped entries by reason, over all
+    runs.
     """
 
     n_good: int
@@ -56,7 +57,7 @@ def write_entries(
     facts: settings on which an entry depends, in addition to the target and its context; `format` identifies
            the kind of file
     what:  the kind of entries, in the plural, for messages
-    check: called with location and entry of each existing line
+    check: called with the location and the entry of each existing line
     Raises DataError for a file of another kind or with another header, or while another process writes it;
     and the errors of generating.
     """
@@ -87,7 +88,7 @@ def write_entries(
             report()
             for entry in run(engine, map(task, missing), report):
                 stream.write(_line(entry))
-                stream.flush()  # flushed so that a kill only loses unfinished entries
+                stream.flush()  # after flushing, a kill only loses unfinished entries
                 done[entry["index"]], n_done = entry.get("dropped", ""), n_done + 1
                 report()
         dropped = Counter(reason for reason in done.values() if reason)
@@ -98,8 +99,8 @@ def _read(
     out: Path, header: dict[str, Any], what: str, check: Callable[[str, dict[str, Any]], None]
 ) -> tuple[dict[int, str], int]:
     """Reads an existing file of entries. Returns for each index the reason why the entry was skipped ("" for
-    a good entry), and the number of bytes in whole lines (0 for a missing file). The half line of a killed
-    run is ignored.
+    a good entry), and the number of bytes in complete lines (0 for a missing file). The incomplete line of a
+    killed run is ignored.
     """
     done: dict[int, str] = {}
     if not out.exists():

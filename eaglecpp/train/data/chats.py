@@ -34,7 +34,8 @@ tokens: no cache and no recorded answer would fit, and no training could be resu
 
 
 def open_tokenizer(target: Path) -> Engine:
-    """Opens the target for its tokenizer and template only: weights not repacked, the smallest context.
+    """Opens the target only for its tokenizer and template: with the smallest context, and without repacking
+    weights.
 
     Raises the errors of `Engine.open`.
     """
@@ -43,15 +44,15 @@ def open_tokenizer(target: Path) -> Engine:
 
 
 def template_of(engine: Engine) -> ChatTemplate | None:
-    """Returns the template for chats: the GGUF's, else ChatML if the vocabulary has its tokens; None for a
-    base model.
+    """Returns the template for chats. This is the GGUF's template, or else ChatML if the vocabulary has
+    ChatML's tokens, or None for a base model.
     """
     template = engine.chat_template
     return None if template.language == "go" else template
 
 
 class ChatEncoder:
-    """Encodes chats for one target. Raises DataError for a target without a template."""
+    """Encodes chats as tokens of one target. Raises DataError for a target without a template."""
 
     def __init__(self, engine: Engine, template: ChatTemplate | None = None) -> None:
         chosen = template or template_of(engine)
@@ -90,13 +91,14 @@ class ChatEncoder:
     def _span(
         self, whole: Tokens, turns: Sequence[Message], index: int, tools: Sequence[Mapping[str, Any]]
     ) -> tuple[int, int]:
-        """Returns the positions in `whole` at which the turn `index` begins and ends; (0, 0) if they cannot
-        be found.
+        """Returns the positions in `whole` at which the turn `index` begins and ends, or (0, 0) if the
+        positions cannot be found.
 
-        The turn begins where the prompt for it ends. A prompt may end in text that the finished turn lacks
-        (an opened thinking tag), or its last token may merge with the answer's first one: then the two differ
-        after the question, and the turn begins at the difference. If they differ before the end of the
-        question, the template rendered the history differently, and the bounds are unknown.
+        The turn begins where the prompt for the turn ends. But a prompt may end in text that the finished
+        turn lacks (an opened thinking tag), or the prompt's last token may merge with the answer's first
+        token. In these cases the prompt and the finished conversation differ after the question, and the turn
+        begins at the first difference. If they differ before the end of the question, the template rendered
+        the history differently, and the bounds are unknown.
         """
         try:
             prompt = self._tokens(turns[:index], tools, opened=True)
@@ -111,8 +113,9 @@ class ChatEncoder:
         if n_same == len(through):
             end = self._first_end(whole, begin, n_same)
             return begin, n_same if end is None else end
-        # A template may render the last turn differently (Qwen3's drops older thoughts). In this case the
-        # turn ends at its end-of-generation token, if the template writes one.
+        # A template may render the last turn differently from earlier turns (Qwen3's template drops older
+        # thoughts). In this case the turn ends at its end-of-generation token, if the template writes such a
+        # token.
         if self._first_end(through, n_same, len(through)) is None:
             return 0, 0
         return begin, self._first_end(whole, begin, len(whole)) or 0

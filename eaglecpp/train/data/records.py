@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Reads training data from disk: files and folders become chats, texts and recorded answers, not yet tokens.
+"""Reads training data from disk: files and folders become chats, texts and recorded answers, which are not
+tokenized yet.
 
 The suffix determines a file's kind: `.jsonl` and `.json` hold one object per conversation (`messages` with
 role and content, ShareGPT's `conversations` with from and value, `text`, or answers recorded by
-`train.capture.generate`), any other UTF-8 file is plain text. Folders yield their text files, sorted by name.
-Each record knows its file and line, for error messages.
+`train.capture.generate`), any other UTF-8 file is plain text. A folder stands for its text files, sorted by
+name. Each record contains its file and line, for error messages.
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ class Text:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Tokens sampled from the target, never tokenized again: its answer to a prompt, or a conversation with
-    both sides written by the target (`train.capture.converse`). turns: the range [begin, end) of each answer,
-    in order.
+    """Tokens that were sampled from the target, and are never tokenized again: the target's answer to a
+    prompt, or a conversation in which the target wrote both sides (`train.capture.converse`). turns: the
+    range [begin, end) of each answer, in order.
     """
 
     tokens: Sequence[int] = field(repr=False)
@@ -114,7 +115,7 @@ class DataReport:
 def read_records(paths: Iterable[str | os.PathLike[str]], report: DataReport) -> Iterator[Record]:
     """Yields the records of files and folders, in a fixed order.
 
-    report: receives counts of the files. Raises DataError for a missing path, a file that is not text and a
+    report: receives counts of the files. Raises DataError for a missing path, a file that is not text, or a
     line that is not a record.
     """
     for path in map(Path, paths):
@@ -128,8 +129,8 @@ def read_records(paths: Iterable[str | os.PathLike[str]], report: DataReport) ->
 
 
 def read_prompts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Chat | Question]:
-    """Yields prompts: for a JSON file, its `prompt`s and its chats up to their last question; for a plain
-    text file, its lines.
+    """Yields prompts. For a JSON file, these are its `prompt` values, and its chats up to the last question.
+    For a plain text file, these are its lines.
 
     Raises DataError for any other content.
     """
@@ -147,7 +148,7 @@ def read_prompts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Chat | Que
 
 
 def _asked(record: Record | None, place: str) -> Chat | Question:
-    """Turns a record into a prompt, without the messages after the last question."""
+    """Turns a record into a prompt, which leaves out the messages after the last question."""
     if isinstance(record, Question):
         return record
     if not isinstance(record, Chat):
@@ -191,7 +192,7 @@ def _file(path: Path) -> Iterator[Record]:
 
 
 def _record(value: Any, place: str) -> Record | None:
-    """Returns the record of one JSON object; None for a line without text in a file that eaglecpp wrote."""
+    """Returns the record of a JSON object, or None for a line without text in a file that eaglecpp wrote."""
     if not isinstance(value, dict):
         raise DataError(f"{place}: expected an object with {_SHAPES}; found {type(value).__name__}")
     if value.get("format") in _FORMATS or ("dropped" in value and "index" in value):
@@ -311,6 +312,6 @@ def _parsed(text: str, place: str) -> Any:
 
 
 def short(value: Any) -> str:
-    """Formats a value for an error message, cut to 60 characters."""
+    """Formats a value for an error message, with at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

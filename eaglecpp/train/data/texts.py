@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Training data: turns files into `TrainText`s, and splits off the held-out part.
+"""Loads training data: turns files into `TrainText`s, and splits off the held-out part.
 
 Chats are rendered with the target's template, and only the assistant's turns are trained on. Plain text is
-cut into pieces of the context length and trained on as a whole. Recorded answers keep their tokens. Nothing
-is
-random: the same files give the same conversations, and the held-out part depends only on their content.
+cut into pieces of the context length, and all of its tokens are trained on. Recorded answers keep their
+tokens. Nothing is random: the same files give the same conversations, and the held-out part depends only on
+their content.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MIN_PROMPT = 8
 
 @dataclass(frozen=True)
 class Data:
-    """Training data: the conversations in the order of the files, and a report with counts."""
+    """Loaded training data: the conversations in the order of the files, and a report with counts."""
 
     conversations: list[TrainText] = field(repr=False)
     report: DataReport
@@ -48,9 +48,9 @@ class Data:
 def load(paths: Iterable[str | os.PathLike[str]], engine: Engine, n_ctx: int) -> Data:
     """Reads files and folders; see `eaglecpp.train.data.records` for their formats.
 
-    engine:   the target, for its tokenizer and chat template; `chats.open_tokenizer` opens one cheaply
-    n_ctx:    maximum tokens of a conversation; longer chats are cut, longer texts are split
-    Raises DataError for an invalid line, and if no training data is left.
+    engine: the target, of which only tokenizer and chat template are used; `chats.open_tokenizer` opens it
+    cheaply n_ctx: maximum tokens of a conversation; longer chats are cut, longer texts are split Raises
+    DataError for an invalid line, and if no training data is left.
     """
     loader = _Loader(engine, n_ctx)
     for record in read_records(paths, loader.report):
@@ -62,12 +62,13 @@ def split(conversations: Sequence[TrainText], share: float = 0.02) -> tuple[list
     """Splits conversations into (train, held out). The conversations with the lowest token hashes are held
     out, so that order and file names do not matter.
 
-    Answers to the same prompt, and later turns, stay on one side, unless that leaves too few: a drafter is
-    better at a prompt that it knows, whatever the answer. The held-out number is about `share` of all,
-    between 4 and 200, and never more than half. Held-out conversations are in the order of their hashes, and
-    answers to the same prompt stay together, so that the first n conversations are a sample of all files.
+    A drafter is better at a prompt that it knows, whatever the answer. So answers to the same prompt, and
+    later turns, stay on one side, unless this would leave too few conversations. The held-out number is about
+    `share` of all, between 4 and 200, and never more than half. Held-out conversations are in the order of
+    their hashes, and answers to the same prompt stay together, so that the first n conversations are a sample
+    of all files.
 
-    Raises InvalidValueError for a share outside 0 to 0.5; 0 holds nothing out.
+    With a share of 0, no conversation is held out. Raises InvalidValueError for a share outside 0 to 0.5.
     """
     if not 0 <= share <= 0.5:
         raise InvalidValueError(f"held-out share: expected 0 to 0.5, found {share}")
@@ -97,7 +98,7 @@ def _same_prompt(conversations: Sequence[TrainText]) -> list[list[int]]:
             prompts.append((np.asarray(one.tokens[: one.n_prompt], "<i4").tobytes(), index))
     groups: list[list[int]] = []
     first: bytes | None = None
-    for prompt, index in sorted(prompts):  # prompts that continue a prompt directly follow it in this order
+    for prompt, index in sorted(prompts):  # a prompt that continues another directly follows it
         if first is None or not prompt.startswith(first):
             first = prompt
             groups.append([])
@@ -107,7 +108,7 @@ def _same_prompt(conversations: Sequence[TrainText]) -> list[list[int]]:
 
 
 def token_hash(tokens: Sequence[int] | Tokens) -> bytes:
-    """Returns a hash of 16 bytes for a token list, the same on every machine."""
+    """Returns a hash of 16 bytes for a token list. The hash is the same on every machine."""
     return hashlib.blake2b(np.asarray(tokens, "<i4").tobytes(), digest_size=16).digest()
 
 
@@ -192,8 +193,8 @@ class _Loader:
         self._keep_chat(tokens, turns)
 
     def _keep_chat(self, tokens: Tokens, turns: Turns) -> None:
-        """Adds a conversation to the data. turns: number of the assistant's turn for each token, 0
-        outside.
+        """Adds a conversation to the data. turns: for each token the number of its assistant turn, or 0
+        outside these turns.
         """
         self._keep(tokens, turns, int(np.argmax(turns > 0)))
 
@@ -205,7 +206,7 @@ class _Loader:
         if trained.size < MIN_TRAINED:
             self._drop("fewer than two tokens to learn within the context")
             return
-        end = int(trained[-1]) + 1  # training neither learns tokens after the last turn nor attends to them
+        end = int(trained[-1]) + 1  # training does not use the tokens after the last turn
         tokens, turns = tokens[:end].copy(), turns[:end].copy()
         digest = token_hash(tokens)
         if digest in self._seen:
@@ -222,7 +223,7 @@ class _Loader:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Splits a text into parts that are short enough for the tokenizer, if possible at line ends."""
+    """Splits a text, if possible at line ends, into parts that are short enough for the tokenizer."""
     begin = 0
     while len(text) - begin > _BLOCK_CHARS:
         end = text.rfind("\n", begin, begin + _BLOCK_CHARS) + 1 or begin + _BLOCK_CHARS

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The draft vocabulary: the target's tokens that a drafter can propose, chosen by frequency.
 
-Counts the tokens of the training conversations; produces the ids and the maps of drafter files (`d2t`,
-`t2d`). A token outside the draft vocabulary is never drafted, so the coverage of this vocabulary bounds the
-acceptance rate. Tokens that start or end turns are always included: they are rare in any count, but needed in
-every answer.
+This module counts the tokens of the training conversations, and computes the ids and the maps of drafter
+files (`d2t`, `t2d`). A token outside the draft vocabulary is never drafted, so the coverage of this
+vocabulary bounds the acceptance rate. Tokens that start or end turns are always included: they are rare in
+any count, but needed in every answer.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ class DraftVocabulary:
 
     @property
     def d2t(self) -> NDArray[np.int64]:
-        """Map of the drafter's file, i64 [n_draft_vocab]: offset from each draft id to its target id, as in
-        SafeAILab/EAGLE's checkpoints.
+        """Map `d2t` of the drafter's file, i64 [n_draft_vocab]: the offset from each draft id to its target
+        id, as in SafeAILab/EAGLE's checkpoints.
         """
         return self.ids - np.arange(len(self.ids), dtype=np.int64)
 
     @property
     def t2d(self) -> NDArray[np.bool_]:
-        """Mask of the drafter's file, bool [n_vocab]: True for each target token that can be drafted."""
+        """Mask `t2d` of the drafter's file, bool [n_vocab]: True for each target token that can be
+        drafted.
+        """
         return self.draft_ids >= 0
 
     @property
@@ -50,7 +52,7 @@ class DraftVocabulary:
 
 
 def count(conversations: Iterable[TrainText], n_vocab: int) -> NDArray[np.int64]:
-    """Counts how often each token occurs at positions with loss, i64 [n_vocab]."""
+    """Returns how often each token occurs at positions with loss, i64 [n_vocab]."""
     counts = np.zeros(n_vocab, np.int64)
     for one in conversations:
         counts += np.bincount(one.tokens[one.turns > 0], minlength=n_vocab)
@@ -58,10 +60,10 @@ def count(conversations: Iterable[TrainText], n_vocab: int) -> NDArray[np.int64]
 
 
 def choose(counts: NDArray[np.int64], size: int, keep: Collection[int] = ()) -> DraftVocabulary:
-    """Chooses the `size` most frequent tokens, always including `keep`; ties go to the lower id. A size of
-    the whole vocabulary or more returns all of it.
+    """Chooses the `size` most frequent tokens, always including `keep`. Of equally frequent tokens, the lower
+    id is chosen. If `size` is at least the size of the vocabulary, returns the whole vocabulary.
 
-    counts: i64 [n_vocab], see `count`. Raises InvalidValueError if `keep` alone exceeds the size.
+    counts: i64 [n_vocab], the result of `count`. Raises InvalidValueError if `keep` alone exceeds the size.
     """
     n_vocab, kept = len(counts), np.unique(np.array([*keep], np.int64))
     if size < max(1, len(kept)):

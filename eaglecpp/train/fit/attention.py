@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""Attention of training-time test: causal over block 0, plus the row's own entries of the later steps.
+"""Attention of training-time test: causal attention over block 0 (the rows of step 0), plus each row's own
+entries of the later steps.
 
 At step k, row p attends to the step-0 keys of rows <= p in its own sample, and to the keys of row p from
 steps 1..k. The samples of a batch are concatenated; `Layout` has their lengths. `merged` runs a flash kernel
 on block 0 of each sample and merges the diagonals by log-sum-exp, so it never builds a score matrix. `dense`
-builds the score matrix in fp32; it is the reference for tests and the fallback for devices without a kernel.
-Tensors are `[n_heads, n_rows, head_dim]`, keys and values of block 0 `[n_heads, N, head_dim]`.
+builds the score matrix in fp32. It is the reference for tests, and the fallback for devices without a kernel.
+Tensors have the shape `[n_heads, n_rows, head_dim]`, and the keys and values of block 0 `[n_heads, N,
+head_dim]`.
 
-The merge has its own backward, because flash kernels return their log-sum-exp but drop the gradient through
-it (Dao-AILab/flash-attention#1817). Called with the merged output and the merged log-sum-exp, the kernel's
-backward is exact, because it recomputes P = exp(S - LSE) and D = <dO, O> from just these two.
+The merge has its own backward pass, because flash kernels return their log-sum-exp but drop the gradient
+through it (Dao-AILab/flash-attention#1817). The kernel's backward pass recomputes P = exp(S - LSE) and D =
+<dO, O> from the output and the log-sum-exp alone. So it is exact if it is called with the merged output and
+the merged log-sum-exp.
 """
 
 from __future__ import annotations
@@ -25,9 +28,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """Rows that attention computes. n_keys, n_queries: numbers of keys and queries of each concatenated
-    sample;
-    at: i64 [n_rows], index of each query's row within its sample, None = all rows in order.
+    """Rows that attention computes. n_keys, n_queries: numbers of keys and of queries of each concatenated
+    sample. at: i64 [n_rows], index of each query's row within its sample; None = all rows in order.
     """
 
     n_keys: tuple[int, ...]
@@ -35,7 +37,7 @@ class Layout:
     at: Tensor | None
 
     def parts(self) -> Iterator[SampleSpan]:
-        """Yields the samples that have queries."""
+        """Yields the samples that have queries, each with its keys."""
         key = query = 0
         for n_keys, n_queries in zip(self.n_keys, self.n_queries, strict=True):
             queries = slice(query, query + n_queries)
@@ -47,7 +49,7 @@ class Layout:
 
 
 class SampleSpan(NamedTuple):
-    """The queries and keys of one sample. at: i64 [n_queries], row of each query, None = all rows in
+    """The queries and keys of one sample. at: i64 [n_queries], row of each query; None = all rows in
     order.
     """
 
@@ -56,7 +58,7 @@ class SampleSpan(NamedTuple):
     at: Tensor | None
 
     def future(self, device: torch.device) -> Tensor:
-        """Returns the mask of block 0's keys that a query must not attend to, bool [n_queries, n_keys]."""
+        """Returns which keys of block 0 each query must not attend to, bool [n_queries, n_keys]."""
         places = torch.arange(self.keys.stop - self.keys.start, device=device)
         return places > (places if self.at is None else self.at)[:, None]
 
@@ -76,8 +78,8 @@ def takes_mask(device: torch.device) -> bool:
 
 
 def attention_for(device: torch.device, dtype: torch.dtype) -> Attention:
-    """Returns the fastest correct implementation on this device: `merged` if a flash kernel exists and agrees
-    with `dense` on a small example, else `dense`.
+    """Returns the fastest correct implementation on this device. This is `merged` if a flash kernel exists
+    and agrees with `dense` on a small example, otherwise `dense`.
     """
     return merged if _kernel_works(device, dtype) else dense
 
@@ -85,7 +87,9 @@ def attention_for(device: torch.device, dtype: torch.dtype) -> Attention:
 def dense(
     q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor], layout: Layout
 ) -> Tensor:
-    """Reference implementation: fp32 scores, one softmax over block 0 and the diagonals. Any device."""
+    """Computes attention with fp32 scores and one softmax over block 0 and the diagonals. This reference
+    implementation runs on any device.
+    """
     scale, out = q.shape[2] ** -0.5, [q[:, :0]]
     for part in layout.parts():
         mine = part.queries
@@ -105,8 +109,8 @@ def dense(
 def merged(
     q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor], layout: Layout
 ) -> Tensor:
-    """Same as `dense`, but with a flash kernel on block 0 and elementwise diagonals. Falls back to `dense`
-    for selected rows if the kernel takes no mask.
+    """Computes attention like `dense`, but with a flash kernel on block 0 and elementwise diagonals. If rows
+    are selected and the kernel takes no mask, calls `dense`.
     """
     if layout.at is not None and not takes_mask(q.device):
         return dense(q, k0, v0, later_k, later_v, layout)
@@ -146,7 +150,9 @@ def _flash_backward(
 
 
 def _mask(part: SampleSpan, like: Tensor) -> Tensor | None:
-    """Returns the mask that a kernel adds to the scores, [1, 1, n_queries, n_keys]; None = causal."""
+    """Returns the mask that a kernel adds to the scores, [1, 1, n_queries, n_keys], or None for causal
+    attention.
+    """
     if part.at is None:
         return None
     future = part.future(like.device)
@@ -211,7 +217,7 @@ class _Merged(torch.autograd.Function):
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
     """Returns inner products over the last axis, summed in fp32, `[n_heads, n_rows]`. The products have the
-    precision of the factors: in bf16 this adds less error than the rounding of the factors, and saves two
+    precision of the factors. In bf16 this adds less error than the rounding of the factors, and saves two
     copies.
     """
     return (a * b).sum(-1, dtype=torch.float32)
@@ -242,7 +248,7 @@ def _outputs(attention: Attention, inputs: Sequence[Tensor]) -> list[Tensor]:
     q, k0, v0, k1, v1 = leaves = [x.clone().requires_grad_() for x in inputs]
     lengths = 30, q.shape[1] - 30
     out = attention(q, k0, v0, [k1], [v1], Layout(lengths, lengths, None))
-    if takes_mask(q.device):  # the same rows, selected explicitly
+    if takes_mask(q.device):  # compares the same rows again, but selected explicitly
         at = torch.cat([torch.arange(n) for n in lengths])
         out = out + attention(q, k0, v0, [k1], [v1], Layout(lengths, lengths, at))
     return [out, *torch.autograd.grad(out.float().square().sum(), leaves)]

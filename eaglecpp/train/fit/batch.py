@@ -2,8 +2,8 @@
 """Batches: the conversations of a step, and their samples as tensors.
 
 The order depends only on seed and epoch, so that a resumed run continues exactly. A step takes conversations
-in shuffled order until it has enough tokens. The samples of a batch are concatenated, because padding them to
-the longest would add a third to the rows.
+in shuffled order until it has enough tokens. The samples of a batch are concatenated, because padding all
+samples to the length of the longest would add a third to the rows.
 """
 
 from __future__ import annotations
@@ -121,11 +121,12 @@ def make_batch(
     """Concatenates samples into a `Batch`.
 
     draft_ids: i64 [n_vocab], draft id of each token, -1 outside
-    every: compute only rows with loss, and in later steps every n-th of them, starting at `offset`. With
-        None, all rows are computed; with 1 also, if attention to selected rows is slow. Rows are padded to
-        round numbers, so that prepared products and freed memory of the same size are reused.
-    has_blocks: the drafter is a block drafter, all of whose steps use the same rows, the anchors: one row in
-        `every`, drawn again for each `offset`
+    every: compute only rows with loss, and in later steps every n-th of these rows, starting at `offset`.
+        With None, all rows are computed. With 1, all rows are computed if attention to selected rows is slow.
+        Rows are padded to round numbers, so that prepared products and freed memory of the same size are
+        reused.
+    has_blocks: True for a block drafter. All steps of a block drafter use the same rows, the anchors: one row
+        in `every`, drawn again for each `offset`
 
     Features stay in fp32 until they are normalised, because some targets' hidden states reach thousands.
     """
@@ -137,8 +138,8 @@ def make_batch(
     tokens = np.concatenate([sample.tokens for sample in samples]).astype(np.int64)
     lengths = tuple(len(sample.tokens) for sample in samples)
     turns = np.concatenate([sample.turns for sample in samples])
-    # No row predicts a sample's first token. This token gets the number 0 (outside all turns), which keeps a
-    # turn from reaching into the next sample.
+    # No row predicts the first token of a sample. So this token gets the turn number 0 (outside all turns),
+    # which keeps a turn from reaching into the next sample.
     turns[np.cumsum((0, *lengths[:-1]))] = 0
     n_aux, _, n_embd = samples[0].features.shape
     features = np.empty((len(tokens), n_aux, n_embd), np.float32)
@@ -175,7 +176,7 @@ def make_batch(
 
 
 def _idle(like: Sample, n: int) -> Sample:
-    """Returns a sample of padding tokens without labels."""
+    """Returns a sample of padding tokens, which have no labels."""
     n_aux, _, n_embd = like.features.shape
     labels = n, like.label_ids.shape[1]
     return Sample(
@@ -200,8 +201,8 @@ def _thinned(
     random anchors. If no row would be left, all rows are counted. Returns the rows of each step, the run
     (padded to round numbers), and the rows' places and weights, as in `Batch`.
 
-    Neighbouring chains overlap in all but one token, so leaving out every other one loses little. A row of a
-    later step must also be computed in the first one.
+    Neighbouring chains overlap in all but one token, so leaving out every other chain loses little. A row of
+    a later step must also be computed in the first step.
     """
     first = counted[0]
     if has_blocks:
@@ -219,7 +220,7 @@ def _thinned(
         places.append(at)
         weights.append(len(of_step) / max(len(at), 1))
     of_first = np.searchsorted(first, later)
-    # an anchor needs computation for a block of rows
+    # each anchor requires computing a block of rows
     n_tokens, n_idle = sum(lengths), -len(later) % (_ROUND // (8 if has_blocks else 4))
     first = np.pad(first, (0, -len(first) % (_ROUND // 2)), constant_values=n_tokens - 1)
     later = np.pad(later, (0, n_idle), constant_values=n_tokens - 1)
@@ -233,7 +234,7 @@ def _thinned(
 
 
 def _layout_of(rows: NDArray[np.int64], lengths: Sequence[int], device: torch.device) -> Layout:
-    """Returns the layout of ascending rows, for attention."""
+    """Returns the layout for attention of rows in ascending order."""
     ends = np.cumsum(lengths)
     n_of = np.diff(np.searchsorted(rows, ends), prepend=0)
     at = torch.from_numpy(rows - np.repeat(ends - lengths, n_of)).to(device)

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""Block drafters in training: DSpark, DFlash in DeepSpec's form (DSpark without its bias), and DFlash2.
+"""Trains block drafters: DSpark, DFlash in DeepSpec's form (DSpark without its bias), and DFlash2.
 
 A counted row p is an anchor. After the features up to p, a block of rows `[token p+1, mask, ..]` at the RoPE
 positions p+1, p+2, .. predicts the tokens p+2, p+3, ..; position k of the block corresponds to EAGLE's step
-k. In DFlash2 each row predicts its own position, so the first row predicts nothing. Labels, counted rows,
-loss and evaluation are therefore EAGLE's.
+k. In DFlash2 each row predicts its own position, so the first row predicts nothing. So labels, counted rows,
+loss and evaluation are the same as for EAGLE.
 
-With the bias by the previous token, the head reads `[state ; W1 of that token]` and is `[head | W2]`: a
-single product, for which the loss may use a part of the vocabulary as usual. A confidence head reads the same
-input and estimates the chance that a position's draft is accepted, given that all earlier drafts of the block
-were. DFlash2's selector is also a bias, whose first factor is multiplied by a projection of the state; since
-the candidates are the head's best tokens, the head is trained on its own as well
-(vllm-project/speculators#1006). Its convolutions mix a row with earlier ones, and start without mixing.
-Source of the method: DSpark (deepseek-ai/DeepSpec: deepspec/modeling/dspark/qwen3/modeling.py, loss.py).
+With DSpark's bias by the previous token, the head's input is `[state ; W1 of that token]`, and its matrix is
+`[head | W2]`. So there is a single product, for which the loss may use a part of the vocabulary as usual. A
+confidence head reads the same input and estimates the probability that a position's draft is accepted if all
+earlier drafts of the block are accepted. DFlash2's selector is also a bias, whose first factor is multiplied
+by a projection of the state; because the candidates are the head's best tokens, the head is also trained
+alone (vllm-project/speculators#1006). DFlash2's convolutions mix a row with earlier rows, and start without
+mixing. Source of the method: DSpark (deepseek-ai/DeepSpec: deepspec/modeling/dspark/qwen3/modeling.py,
+loss.py).
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ _ANCHORS = 32
 
 
 class BlockModel(DraftModel):
-    """Trains a block drafter; `spec.block` has the block size and the rank of the Markov bias."""
+    """Trains a block drafter. `spec.block` has the block size and the rank of the Markov bias."""
 
     def __init__(self, spec: DraftSpec, embedding: Tensor, **options: Any) -> None:
-        """options: further arguments of `DraftModel`."""
+        """Creates the model. options: further arguments of `DraftModel`."""
         assert spec.block is not None
         super().__init__(spec, embedding, **options)
         self.block = spec.block
@@ -51,7 +52,7 @@ class BlockModel(DraftModel):
             self.predecessor = nn.Parameter(torch.randn(spec.vocab_size, rank))
             self.successor = nn.Parameter(torch.zeros(spec.draft_vocab_size, rank))
             self.selector_hidden = matrix(rank, spec.hidden_size)
-        # the vector ends with its bias, because vectors are stored exactly
+        # the vector's last value is its bias, because files store vectors exactly
         width = spec.hidden_size + rank + 1
         self.confidence = nn.Parameter(torch.zeros(width)) if self.block.confidence else None
 
@@ -72,13 +73,13 @@ class BlockModel(DraftModel):
         """Yields the head's input at each position, for the anchors `batch.run.later`, or for all rows."""
         spec, size, eps = self.spec, self.block.size, self.spec.rms_norm_eps
         first = 0 if self.block.anchor_first else 1
-        if self.block.causal[0]:  # no row attends to positions after the last trained position
+        if self.block.causal[0]:  # no row needs to attend to positions after the last trained position
             size = min(size, first + batch.n_steps)
         n_tokens, n_embd = len(batch.features), spec.hidden_size
         layout, anchors = batch.layout, torch.arange(n_tokens, device=batch.tokens.device)
         if batch.run is not None:
             layout, anchors = batch.run.layout, batch.run.later
-        # the head and the losses use these parameters, not this method
+        # only the head and the losses use these parameters, so this method does not convert them
         kept = ("head", "markov_w1", "markov_w2", "predecessor", "successor", "confidence")
         w = {name: p.to(self.dtype) for name, p in self.named_parameters() if name not in kept}
         tokens = F.pad(batch.tokens, (0, size + 1))
@@ -105,7 +106,7 @@ class BlockModel(DraftModel):
         states = F.rms_norm(hidden, (n_embd,), w["norm"], eps).view(len(anchors), size, n_embd)
         states = states[:, first : first + batch.n_steps]
         table = self.predecessor if self.block.selector else self.markov_w1
-        # a single lookup for all rows, because each lookup has a gradient as large as the table
+        # one lookup serves all rows, because each lookup has a gradient as large as the table
         if table is not None:
             behind = anchors[:, None] + 1 + torch.arange(batch.n_steps, device=anchors.device)
             before = F.embedding(tokens[behind], table).to(self.dtype)
@@ -142,7 +143,7 @@ class BlockModel(DraftModel):
         for part in layout.parts():
             first, n_all = part.queries.start, part.queries.stop - part.queries.start
             at = torch.arange(n_all, device=q.device) if part.at is None else part.at
-            # computed in parts, because the scores for every row of a long text would take gigabytes
+            # the scores are computed in parts, because for every row of a long text they would take gigabytes
             for few in torch.split(at, _ANCHORS):
                 rows, n = slice(first * size, (first + len(few)) * size), len(few)
                 first += n

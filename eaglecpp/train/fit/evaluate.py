@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Acceptance length of a drafter, computed on held-out conversations without running the engine.
+"""Computes the acceptance length of a drafter on held-out conversations, without running the engine.
 
 Any row of an answer could be the anchor of a chain. Depth k of a chain is accepted if all earlier depths are
-and the drafter's best token is the target's most probable token. But the engine starts chains only after the
-last accepted token, so the evaluation walks through each answer like the engine. A mean over all rows would
-count a passage drafted in rounds of six tokens six times as often; it gave 2.5 where the engine measured 2.2
-on the same answers. On text written by the target itself at temperature 0, the walk gives exactly the
-engine's acceptance length.
+accepted, and the drafter's best token at depth k is the target's most probable token. But the engine starts
+chains only after the last accepted token, so the evaluation walks through each answer like the engine. A mean
+over all rows would count a passage that is drafted in rounds of six tokens six times as often. On the same
+answers, this mean was 2.5, while the engine measured an acceptance length of 2.2. On text written by the
+target itself at temperature 0, the walk gives exactly the engine's acceptance length.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from eaglecpp.train.samples import FeatureSource, Sample
 @dataclass(frozen=True)
 class Acceptance:
     """Acceptance of a drafter. rates: acceptance rate per depth, among chains that reached this depth; an
-    unreached depth has the rate of the previous depth.
-    length: tokens per round, including the target's own. n_rounds: number of rounds.
+    unreached depth has the rate of the previous depth. length: tokens per round, including the target's own
+    token. n_rounds: number of rounds.
     """
 
     rates: tuple[float, ...]
@@ -37,8 +37,8 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class TrainingTimeTest:
-    """A drafter's training method: chains of `n_steps` drafts that start at rows of a text, or blocks, whose
-    positions count as steps.
+    """The training method of a drafter: chains of `n_steps` drafts that start at rows of a text. For a block
+    drafter, the method uses blocks, and the positions of a block count as steps.
 
     later_every: steps after the first step (for a block drafter, all steps) use one row in `later_every`;
     draft_ids: i64 [n_vocab], draft id of each token, -1 outside
@@ -50,12 +50,12 @@ class TrainingTimeTest:
     later_every: int = 1
 
     def batch(self, samples: Sequence[Sample], step: int) -> Batch:
-        """Returns a training batch; `step` varies the rows that the later steps use."""
+        """Returns a training batch. `step` varies which rows the later steps use."""
         return self._joined(samples, self.n_steps, self.later_every, step)
 
     def rounds(self, samples: Sequence[Sample], depth: int) -> NDArray[np.float32]:
         """Walks through the samples' answers in rounds of `depth` drafts, comparing the best tokens of
-        drafter and target. Returns accepted and reached drafts per depth, [2, depth].
+        drafter and target. Returns the numbers of accepted and of reached drafts per depth, [2, depth].
         """
         block = self.model.spec.block
         n_slots = depth if block is None else min(depth, block.n_drafts)
@@ -85,9 +85,9 @@ def evaluate(
 
 
 def _walk(batch: Batch, hits: Sequence[Tensor]) -> NDArray[np.float32]:
-    """Walks through the answers of a batch; returns accepted and reached drafts per depth, [2, depth]. Rows
-    that are counted at a step are also counted at all earlier steps. Near the end of an answer, chains are
-    shorter.
+    """Walks through the answers of a batch. Returns the numbers of accepted and of reached drafts per depth,
+    [2, depth]. Rows that are counted at a step are also counted at all earlier steps. Near the end of an
+    answer, chains are shorter.
     """
     n_rows, depth = batch.tokens.numel(), len(hits)
     n_possible, n_accepted = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64)

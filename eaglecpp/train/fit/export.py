@@ -2,11 +2,12 @@
 """Writes a trained drafter as a Hugging Face checkpoint and a GGUF, and checks that the engine computes the
 same.
 
-The checkpoint has the names and keys that vLLM, SGLang and TorchSpec read. Layer ids are in both conventions:
-boundary ids at the top level (vLLM), ids of the previous block in `eagle_config` (SGLang, TorchSpec). The
-vocabulary maps are always written, and a head shared with the target is written for readers that need it.
-An EAGLE-1 checkpoint has neither ids nor maps nor a head, as in SafeAILab's files. The engine then loads the
-GGUF, and three chained steps are compared with this module's own arithmetic.
+The checkpoint has the names and keys that vLLM, SGLang and TorchSpec read. Layer ids are written in both
+conventions: as boundary ids at the top level (vLLM), and as ids of the block before the boundary in
+`eagle_config` (SGLang, TorchSpec). The vocabulary maps are written unless the draft vocabulary is the whole
+vocabulary. A head that is shared with the target is also written, for readers that need it. An EAGLE-1
+checkpoint has neither ids nor maps nor a head, as in SafeAILab's files. The engine then loads the GGUF, and
+three chained steps are compared with this module's own arithmetic.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ row, and the engine also rounds their inputs.
 
 
 def hf_config(spec: DraftSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the contents of `config.json`. facts: the training's record, stored under `eaglecpp`."""
+    """Returns the contents of `config.json`. facts: the record of the training, which is stored under the key
+    `eaglecpp`.
+    """
     config: dict[str, Any] = {
         "architectures": ["LlamaForCausalLM" if spec.fuses_embedding else "LlamaForCausalLMEagle3"],
         "model_type": "llama",
@@ -135,7 +138,7 @@ def write_checkpoint(
 ) -> None:
     """Writes `config.json` and `model.safetensors`, with weights in bf16, each atomically.
 
-    own_embedding: also write the drafter's embedding, because it is not the target's
+    own_embedding: also write the drafter's embedding, because it differs from the target's
     """
     tensors = to_checkpoint({name: p.detach().cpu() for name, p in model.named_parameters()}, model.spec)
     if own_embedding:
@@ -166,7 +169,8 @@ def check_engine(
     sample: Sample,
     rounded: TypePlan | None = None,
 ) -> float:
-    """Compares the GGUF in the engine with the checkpoint here, for three chained steps on one sample.
+    """Compares the engine's logits for the GGUF with this module's logits for the checkpoint, for three
+    chained steps on one sample.
 
     rounded: quantisation that was used in training, if any; this module then rounds the weights as well
     Returns the root mean square difference of the logits, relative to their spread. If the difference is
@@ -183,7 +187,7 @@ def check_engine(
     short = Sample(sample.tokens[:n_tokens], sample.turns[:n_tokens], sample.features[:, :n_tokens], *labels)
     batch = make_batch([short], vocab.draft_ids, n, torch.device("cpu"))
     state = from_checkpoint(open_drafter(folder, target))
-    # the last row from which a chain of n drafts fits into the sample
+    # the chain starts at the last row from which n drafts fit into the sample
     expected = _here(state, model, batch, n_tokens - 2 - n, rounded)
     head = model.head.detach().float().cpu().numpy() if model.share_head else None
     ids = vocab.draft_ids if block else None
@@ -222,8 +226,8 @@ def _among(rows: NDArray[np.float32], chosen: NDArray[np.bool_]) -> NDArray[np.f
 def _here(
     state: State, model: DraftModel, batch: Batch, row: int, rounded: TypePlan | None
 ) -> NDArray[np.float32]:
-    """Computes from the checkpoint the fp32 logits [n_steps, n_draft_vocab] of the chain that starts at a
-    row.
+    """Computes the fp32 logits [n_steps, n_draft_vocab] of the chain that starts at a row, in PyTorch from
+    the checkpoint.
     """
     shares = model.share_head
     exact = model_for(model.spec)(model.spec, model.embedding.cpu(), share_head=shares, dtype=torch.float32)
@@ -243,8 +247,8 @@ def _engine(
     draft_ids: NDArray[np.int64] | None,
     n: int,
 ) -> NDArray[np.float32]:
-    """Computes in the engine the logits of the chain that starts at a row. draft_ids: for a
-    block drafter, the draft id of each token.
+    """Computes the logits of the chain that starts at a row, with the engine. draft_ids: draft id of each
+    token, for a block drafter.
     """
     row, tokens = len(sample.tokens) - 2 - n, sample.tokens.tolist()
     options = EngineOptions()

@@ -3,7 +3,7 @@
 
 A step depends only on the seed, the data and the number of the step, so a resumed run gives the same curve as
 an uninterrupted run. With `minutes` the learning rate follows the clock, so the curves are only nearly the
-same. Prints nothing; reports to a `Reporter`.
+same. The loop prints nothing, and reports to a `Reporter`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _WEIGHT_DECAY = 0.01
 
 
 def default_lr(n_embd: int) -> float:
-    """Returns the default learning rate: 2e-3 up to a width of 512, less for larger widths (2.5e-4 at
-    4096).
+    """Returns the default learning rate for a width of the model: 2e-3 up to a width of 512, and less for
+    larger widths (2.5e-4 at 4096).
     """
     return 2e-3 * 512 / max(n_embd, 512)
 
 
 def lr_factor(progress: float, warmup: float) -> float:
-    """Returns the share of the full learning rate at `progress` of the run (0..1): linear warm-up, then half
-    a cosine down to a hundredth of the full rate.
+    """Returns the factor on the full learning rate at `progress` of the run (0..1). The factor rises linearly
+    during warm-up, and then falls along half a cosine to a hundredth.
     """
     if progress < warmup:
         return max(progress / warmup, 0.01)
@@ -68,7 +68,7 @@ class Optimizer:
 
     def step(self, scale: Tensor, lr: float) -> float:
         """Multiplies the gradients by `scale`, clips them to a norm of 1, updates the weights and clears the
-        gradients. Returns the gradients' norm before clipping; with a norm of NaN or Inf, the weights were
+        gradients. Returns the gradients' norm before clipping. If this norm is NaN or Inf, the weights were
         not updated.
         """
         gradients = [p.grad for p in self.parameters if p.grad is not None]
@@ -98,7 +98,7 @@ _FORMAT = 2
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Writes a run's state atomically: after a crash, the file still has the previous state."""
+    """Writes a run's state atomically, so that after a crash the file still has the previous state."""
     with replaced(path) as temporary, temporary.open("wb") as file:
         torch.save({"format": _FORMAT, **state}, file)
 
@@ -122,7 +122,7 @@ def load_state(path: Path) -> dict[str, Any]:
 def check_same_run(path: Path, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises MismatchError, with all differences, if a state belongs to another run.
 
-    Facts that the stored run lacks come from a later version of eaglecpp, and are not compared.
+    Facts that the stored run lacks were added by a later version of eaglecpp, and are not compared.
     """
     before, after = dict(_single(stored)), dict(_single(now))
     wrong = [
@@ -138,7 +138,7 @@ def check_same_run(path: Path, stored: Mapping[str, Any], now: Mapping[str, Any]
 
 
 def _single(facts: Mapping[str, Any], of: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields each fact as (name, value), and splits the drafter's JSON and its block's into single facts."""
+    """Yields each fact as (name, value). Splits the drafter's JSON and its block into single facts."""
     for key, value in facts.items():
         inner = json.loads(value) if key == "drafter" else value
         if isinstance(inner, dict):
@@ -161,7 +161,7 @@ _NOISE = 0.01
 
 @dataclass(frozen=True)
 class Duration:
-    """Budget of a run; the first limit that is reached ends the run. None = no limit of this kind; at least
+    """Budget of a run. The first limit that is reached ends the run. None = no limit of this kind. At least
     one limit must be set.
     """
 
@@ -170,7 +170,7 @@ class Duration:
     minutes: float | None = None
 
     def progress(self, steps: int, epochs: float, seconds: float) -> float:
-        """Returns the spent share of the budget, from 0 to 1."""
+        """Returns the share of the budget that is spent, from 0 to 1."""
         done = (steps, epochs, seconds / 60)
         limits = (self.steps, self.epochs, self.minutes)
         both = [(d, limit) for d, limit in zip(done, limits, strict=True) if limit is not None]
@@ -182,8 +182,8 @@ class Hyper:
     """Hyperparameters, which a resumed run must not change.
 
     n_steps: steps of training-time test; later_every: later steps use one row in `later_every`; batch_tokens:
-    minimum tokens of an optimiser step; warmup: share of the run that is warm-up; seed: seed of the order of
-    the data.
+    minimum number of tokens of an optimiser step; warmup: share of the run that is warm-up; seed: seed of the
+    order of the data.
     """
 
     n_steps: int
@@ -198,9 +198,9 @@ class Hyper:
 class Limits:
     """Settings that a resumed run may change.
 
-    micro_tokens: maximum tokens computed at once; depth: depth of evaluated chains; eval_steps: steps between
-    evaluations, 0 = twenty evaluations per run; patience: the run ends after so many evaluations without
-    gain, 0 = never.
+    micro_tokens: maximum number of tokens computed at once; depth: depth of evaluated chains; eval_steps:
+    steps between evaluations, 0 = twenty evaluations per run; patience: number of evaluations without gain
+    after which the run ends, 0 = never.
     """
 
     micro_tokens: int = 4096
@@ -219,7 +219,7 @@ class Reporter(Protocol):
         """Called after each evaluation."""
 
     def stop(self) -> bool:
-        """Returns True to end the run; polled between steps, and for each sample of a step."""
+        """Returns True to end the run. The loop calls this between steps, and for each sample of a step."""
         ...
 
 
@@ -253,7 +253,7 @@ class Outcome:
 
 
 class Trainer:
-    """A training run. At the end, `model` has the last weights; `load_best` loads those of the best
+    """A training run. At the end, `model` has the last weights. `load_best` loads the weights of the best
     evaluation.
     """
 
@@ -271,8 +271,8 @@ class Trainer:
         facts: dict[str, Any] | None = None,
         stored: StoredWeights | None = None,
     ) -> None:
-        """Prepares a run. parts: sample indices to train on, and to evaluate on; facts: plain values that
-        identify the run; stored: quantised weights to compute with.
+        """Prepares a run. parts: indices of the samples to train on, and of the samples to evaluate on;
+        facts: plain values that identify the run; stored: quantised weights to compute with.
         """
         self.method, self.model = method, method.model
         self.train, self.held_out = list(parts[0]), list(parts[1])
@@ -307,7 +307,7 @@ class Trainer:
         """
         self._began = time.monotonic() - self.progress.seconds
         if not self.last.exists():
-            self._save()  # saved here so that even a run that is killed early can be resumed
+            self._save()  # saves the state, so that even a run that is killed early can be resumed
         try:
             reason = self._run()
         except _Stopped:
@@ -346,7 +346,7 @@ class Trainer:
             p.epoch, p.position, p.epoch_tokens = p.epoch + 1, 0, 0
 
     def share(self) -> float:
-        """Returns the spent share of the run's budget."""
+        """Returns the share of the run's budget that is spent."""
         p = self.progress
         epochs = p.epoch + p.epoch_tokens / max(sum(self._train_lengths), 1)
         return self.budget.progress(p.step, epochs, p.seconds)
@@ -376,7 +376,9 @@ class Trainer:
         self.reporter.on_step(p, self.share(), loss)
 
     def _accumulate(self, indices: Sequence[int]) -> Sums:
-        """Runs forward and backward, one micro-batch at a time."""
+        """Computes the gradients of a step, one micro-batch at a time. Returns the sums of loss and
+        weight.
+        """
         total: Sums | None = None
         for micro in micro_batches(indices, self._lengths, self.limits.micro_tokens):
             samples = [self.source.sample(k) for k in micro]
@@ -404,7 +406,8 @@ class Trainer:
             acceptance = evaluate(self.method, self.source, self.held_out, depth, n_max)
         p.seconds = time.monotonic() - self._began
         p.evaluations.append([p.step, p.tokens, p.seconds, acceptance.length, *acceptance.rates])
-        # the last weights had the lowest learning rates, so they may lose by up to the noise of an evaluation
+        # The last weights had the lowest learning rates. So they may be worse than the best weights by up to
+        # the noise of an evaluation.
         is_last = self.share() >= 1.0
         better = acceptance.length > p.best_length * (1 - _NOISE if is_last else 1)
         p.since_best = 0 if better else p.since_best + 1
@@ -414,7 +417,7 @@ class Trainer:
         self.reporter.on_evaluation(p.step, acceptance, better)
 
     def _weights(self) -> dict[str, torch.Tensor]:
-        """Returns the trained weights, without the frozen weights, which are the target's."""
+        """Returns the trained weights. The frozen weights, which are the target's, are left out."""
         return {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
 
     def _load_weights(self, weights: dict[str, torch.Tensor]) -> None:

@@ -3,29 +3,30 @@
 
 The label of a row is the target's own next-token distribution: its most probable tokens with their
 probabilities over the whole vocabulary. Tokens outside the draft vocabulary are left out and the rest is not
-renormalised, so a row's weight is the probability mass that the drafter can reach. Dropping such rows would
-lose data; renormalising would make the drafter confident about wrong tokens.
+renormalised, so a row's weight is the probability mass that the drafter can reach. Dropping rows with tokens
+outside the draft vocabulary would lose data, and renormalising would make the drafter confident about wrong
+tokens.
 
 There are two losses. Cross-entropy pulls the drafter's distribution q towards the target's distribution p
 everywhere. A drafter is too small to match p everywhere, and serving only needs a high chance of acceptance,
-`a = sum_v min(p(v), q(v))`. The gradient of `1 - a` is small where q is far off. So the second loss mixes
-cross-entropy and acceptance per row, `w CE + (1
-- w) (1 - a)` with `w = exp(-3 a)`, treated as a constant in the gradient: cross-entropy at first, then more
-and more acceptance (the hybrid of Samarin et al., "LK losses", arXiv:2602.23881).
+`a = sum_v min(p(v), q(v))`. The gradient of `1 - a` is small where q is far from p. So the second loss mixes
+cross-entropy and acceptance per row: `w CE + (1 - w) (1 - a)` with `w = exp(-3 a)`, where w is a constant in
+the gradient. The loss is cross-entropy at first, and then more and more acceptance (the hybrid of Samarin et
+al., "LK losses", arXiv:2602.23881).
 
 Head product, softmax and gradient are computed together, with the softmax in fp32 (in bf16 its gradient is
 off by up to 30 %, vllm-project/speculators#788). The fp32 logits are computed for a few rows at a time, so
-that they stay in the cache. Their gradient is kept in the compute type for many rows at a time, so that there
-are few products with it, and few additions to the head's fp32 gradient.
+that they stay in the cache. The gradient of the logits is kept in the compute type for many rows at a time,
+so that few products with this gradient are needed, and few additions to the head's fp32 gradient.
 
 The products with the head take most of a small drafter's training time. So a step may use a part of the draft
-vocabulary: the tokens to which its labels give the most mass, and every m-th of the others, which then count
-m times in the softmax's sum. The expectation of this sum is the sum over all tokens. Since the labels of all
-rows are included, the sampled tokens have little mass.
+vocabulary: the tokens to which the step's labels give the most mass, and every m-th of the other tokens. Each
+of these others counts m times in the softmax's sum. The expectation of this sum is the sum over all tokens.
+Since the labels of all rows are included, the sampled tokens have little mass.
 
 Besides the loss, `a` of each row is returned for training a confidence head. Labels are only the most
-probable tokens. The rest of p and q adds between 0 and the smaller of both masses to `a`; half of that
-maximum is counted.
+probable tokens. The other tokens of p and q add between 0 and the smaller of their two masses to `a`; half of
+this maximum is counted.
 """
 
 from __future__ import annotations
@@ -59,10 +60,11 @@ def step_weights(n_steps: int) -> list[float]:
 
 
 def counted_rows(turns: NDArray[np.int16], n_steps: int) -> list[NDArray[np.int64]]:
-    """Returns the rows p of each step k that have loss: tokens p+1..p+2+k must lie in one assistant turn.
+    """Returns for each step k the rows p that have loss: the tokens p+1..p+2+k of such a row are in one
+    assistant turn.
 
     The same rows occur when serving: a round starts at a token of the answer, and the answer's end token can
-    still be drafted. The mask of most trainers, at p itself, never trains the second token of a reply
+    still be drafted. Most trainers test token p itself, so they never train the second token of a reply
     (sgl-project/SpecForge#885).
 
     turns: i16 [N], number of the assistant turn, 0 outside. Returns ascending rows.
@@ -85,9 +87,9 @@ class Labels(NamedTuple):
     """Labels of the rows of a step. ids: i64 [n_rows, n_top], draft ids; p: f32 [n_rows, n_top], 0 outside
     the draft vocabulary; best: i64 [n_rows], -1 = outside; weight: f32 [n_rows].
 
-    n_seen: number of tokens of the draft vocabulary, chosen by these labels, from which the loss is
-    estimated; 0 = all tokens. kind: one of the two losses. outside: f32 [n_rows], mass of the labels outside
-    the draft vocabulary, None = 0.
+    n_seen: number of tokens of the draft vocabulary from which the loss is estimated, and which these labels
+    choose; 0 = all tokens. kind: one of the two losses. outside: f32 [n_rows], mass of the labels outside the
+    draft vocabulary, None = 0.
     """
 
     ids: Tensor
@@ -100,9 +102,9 @@ class Labels(NamedTuple):
 
 
 def head_loss(states: Tensor, heads: Sequence[Tensor], labels: Labels) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the weighted sum of the rows' losses; bool [n_rows], True if the token `best` has the largest
-    logit; and f32 [n_rows], the chance of acceptance `a`. Only the loss has a gradient, with respect to
-    states and heads.
+    """Computes the loss of rows through the draft head. Returns three values: the weighted sum of the rows'
+    losses; bool [n_rows], True if the token `best` of the row has the largest logit; and f32 [n_rows], the
+    row's probability of acceptance `a`. Only the loss has a gradient, with respect to states and heads.
 
     states: [n_rows, width], normalised; heads: [n_draft_vocab, width] when concatenated, multiplied in the
     type of the states.
@@ -117,10 +119,10 @@ def head_loss(states: Tensor, heads: Sequence[Tensor], labels: Labels) -> tuple[
 
 
 def _seen(n_vocab: int, labels: Labels) -> tuple[Tensor, Tensor, Labels]:
-    """Selects the tokens of the draft vocabulary that the loss of a step uses. Returns their draft ids, i64
-    [n]; the log of how many tokens each stands for, f32 [n]; and the labels as indices into the selection,
-    with zero mass for labels that are not selected. The sampled part depends on the labels instead of a
-    generator, so that a resumed run samples the same.
+    """Selects the tokens of the draft vocabulary that the loss of a step uses. Returns the draft ids of the
+    selected tokens, i64 [n]; the log of the number of tokens for which each selected token stands, f32 [n];
+    and the labels as indices into the selection, with zero mass for labels that are not selected. The sampled
+    tokens depend on the labels instead of a random generator, so that a resumed run samples the same tokens.
     """
     ids, p, best, n_seen, device = labels.ids, labels.p, labels.best, labels.n_seen, labels.ids.device
     weighted = (p * labels.weight[:, None]).flatten()
@@ -183,7 +185,8 @@ class _HeadLoss(torch.autograd.Function):
             for at in range(part.start, part.stop, n_block):
                 rows = slice(at, min(at + n_block, part.stop))
                 logits = (states[rows] @ head.T).float()
-                # an argmax would take as long as the product; comparing each logit with the largest is enough
+                # torch's argmax would take as long as the product, so each logit is compared with the largest
+                # logit
                 top = logits.amax(-1, keepdim=True)
                 of_best = logits.gather(1, best[rows, None].clamp(min=0))
                 hit[rows] = ((of_best == top) & (best[rows, None] >= 0))[:, 0]
@@ -195,7 +198,7 @@ class _HeadLoss(torch.autograd.Function):
                 total = logits.sub_(top).exp_().sum(-1, keepdim=True)
                 of_rows = mass * (top + total.log()) - (share * picked).sum(-1, keepdim=True)
                 q = logits.gather(1, ids[rows]) / total
-                # a token that stands for several tokens gets only its own share of the sum
+                # if a token stands for several tokens, its q is only its own share of the sum
                 if offset is not None:
                     q /= offset[ids[rows]].exp()
                 at_labels = torch.minimum(p[rows], q).sum(-1)

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: MIT
 """The drafter in training, EAGLE-1, EAGLE-3 or EAGLE 3.1: one `forward` runs all steps of training-time test.
 
-Takes a batch of samples and returns the weighted loss sum and the hits of each step. Row p at step k reads
-the target's feature at p (k = 0) or its own state of step k-1, and the embedding of token p+1+k. The row is
-at RoPE position p + k and predicts token p+2+k. EAGLE-3 feeds back the state before the final norm, EAGLE 3.1
-(`norm_output`) the state after that norm. EAGLE-1 reads the target's last state and its own output, both
-fused with the embedding by fc, and has no norms around its layer. Layers after the first one are like the
-target's: norm, attention with their own keys, norm, feed-forward part. The whole loop is one forward because
-DistributedDataParallel reduces gradients per forward.
+`forward` takes a batch of samples, and returns the weighted sum of the losses and the hits of each step. Row
+p at step k reads the target's feature at p (k = 0) or its own state of step k-1, and the embedding of token
+p+1+k. The row is at RoPE position p + k and predicts token p+2+k. EAGLE-3 feeds back the state before the
+final norm, and EAGLE 3.1 (`norm_output`) the state after the final norm. EAGLE-1 reads the target's last
+state or its own output, which fc fuses with the embedding, and has no norms around its layer. Layers after
+the first one are like the target's: norm, attention with their own keys, norm, feed-forward part. The whole
+loop is one forward because DistributedDataParallel reduces gradients per forward.
 
 Weights are fp32. A forward pass copies them to the compute type once, and gradients come back in fp32. q, k
-and v are one matrix, gate and up are another; `eaglecpp.train.fit.weights` maps them to the names in files.
-Source of the method: EAGLE-3 (arXiv 2503.01840), SafeAILab/EAGLE: eagle/traineagle3/cnets.py.
+and v are one matrix, and gate and up are another matrix. `eaglecpp.train.fit.weights` maps these matrices to
+the names in files. Source of the method: EAGLE-3 (arXiv 2503.01840), SafeAILab/EAGLE:
+eagle/traineagle3/cnets.py.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class _Rotate(torch.autograd.Function):
-    """Rotation of heads by RoPE. Its gradient is the inverse rotation, which takes half as many passes as
-    autograd's. A factor on cos and sin is the same in both directions.
+    """Rotation of heads by RoPE. The gradient is the inverse rotation, which takes half as many passes as
+    autograd's gradient. A factor on cos and sin applies in both directions.
     """
 
     @staticmethod
@@ -79,7 +80,7 @@ CONVOLUTIONS = ("attention_conv", "mlp_conv")
 
 
 class Sums(NamedTuple):
-    """Loss and hits summed over rows; the sums of micro-batches are added up.
+    """Sums of loss and hits over rows. The sums of micro-batches are added up.
 
     loss: sum of losses, weighted by step; weight: divisor of the loss; hits, counts: i64 [n_steps], number of
     rows whose best token is the target's, and number of counted rows.
@@ -92,8 +93,8 @@ class Sums(NamedTuple):
 
 
 class DraftLayer(nn.Module):
-    """Weights of one layer of a `DraftModel`. The first layer of EAGLE-3 reads the embedding, normalised by
-    `attn_norm`, next to the state, normalised by `hidden_norm`; EAGLE-1's layer has no norms before
+    """Weights of one layer of a `DraftModel`. The first layer of EAGLE-3 reads the embedding (normalised by
+    `attn_norm`) next to the state (normalised by `hidden_norm`). EAGLE-1's layer has no norms before
     attention.
     """
 
@@ -131,8 +132,9 @@ class DraftModel(nn.Module):
         loss_vocab: int = 0,
         loss: Loss = "cross-entropy",
     ) -> None:
-        """Creates a drafter whose weights are random or one. embedding: f32 [n_vocab, n_embd]; dtype: type of
-        the computation; loss_vocab, loss: number of tokens and kind of the loss, see `head_loss`.
+        """Creates a drafter. Matrices start with random values, and norms with ones. embedding: f32 [n_vocab,
+        n_embd]; dtype: type of the computation; loss_vocab, loss: number of tokens and kind of the loss, see
+        `head_loss`.
         """
         super().__init__()
         self.spec, self.dtype, self.share_head = spec, dtype, share_head
@@ -152,8 +154,9 @@ class DraftModel(nn.Module):
 
     @torch.no_grad()
     def read_unnormed(self, features: NDArray[np.float32]) -> None:
-        """Adapts an fc that read normalised features: divides by each feature's typical size in a text,
-        `[n_aux, N, n_embd_target]`, so that each feature keeps its share of the sum.
+        """Adapts an fc that was trained on normalised features to features without normalisation. Divides the
+        weights of each feature by the feature's typical size in a text, `[n_aux, N, n_embd_target]`, so that
+        each feature keeps its share of the sum.
         """
         size = torch.from_numpy(features).square().mean(-1).sqrt().median(-1).values
         self.fc.div_(size.repeat_interleave(self.spec.target_hidden_size))
@@ -187,8 +190,8 @@ class DraftModel(nn.Module):
         return Sums(loss, row_weight.sum(), hits, counts)
 
     def heads(self) -> Sequence[Tensor]:
-        """Returns the matrices of the draft head; their concatenation is [n_draft_vocab, width of a
-        state].
+        """Returns the matrices of the draft head. Concatenated, they have the shape [n_draft_vocab, width of
+        a state].
         """
         return [self.head]
 
@@ -220,15 +223,16 @@ class DraftModel(nn.Module):
         return [F.linear(normed, self._whole_head()) for normed in self.steps(batch)]
 
     def steps(self, batch: Batch) -> Iterator[Tensor]:
-        """Yields the head's input at each step, [n_rows, n_embd], over the rows of `batch.run`. Without a
-        run, the last 2 + k rows of each sample at step k have no label and invalid values; no other row reads
-        these values, because attention is causal. (Rows are selected by `index_select`: in bf16 the gradient
-        of an index takes ten times as long.)
+        """Yields the head's input at each step, [n_rows, n_embd], for the rows of `batch.run`. Without
+        `batch.run`, the last 2 + k rows of each sample at step k have invalid values and no label. No other
+        row reads these values, because attention is causal. (Rows are selected by `index_select`: in bf16 the
+        gradient of an index takes ten times as long.)
         """
         spec, w, run = self.spec, self._copies(), batch.run
         n_embd, n_tokens, n_steps = spec.hidden_size, len(batch.features), batch.n_steps
         attention = attention_for(batch.tokens.device, self.dtype)
-        # for the last rows of a sample, these are tokens of the next sample; such rows are invalid, as above
+        # The last rows of a sample get tokens of the next sample. The values of these rows are invalid (see
+        # the docstring).
         from_tokens = self._from_tokens(F.pad(batch.tokens, (0, n_steps)), w)
         state = self._fuse(batch.features, w)
         # RoPE positions count within the batch instead of the sample, because only differences matter
@@ -256,7 +260,8 @@ class DraftModel(nn.Module):
                 first, *later = cache
                 seen = attention(q, *first, [a for a, _ in later], [b for _, b in later], layout)
                 seen = seen.transpose(0, 1).flatten(1)
-                # earlier layers need the keys of all rows
+                # only the last layer can select rows, because the keys of all rows are needed in earlier
+                # layers
                 if k == 0 and run is not None and layer is layers[-1]:
                     seen, hidden = (x.index_select(0, run.first) for x in (seen, hidden))
                 hidden = hidden + F.linear(seen, layer["o"])
@@ -268,10 +273,10 @@ class DraftModel(nn.Module):
             state = out if spec.norm_output else hidden
 
     def _copies(self) -> dict[str, Tensor]:
-        """Returns the weights in the compute type; the autograd graph leads back to the fp32 weights. The
-        matrix that reads the embedding is split off from `from_state`, and norms of frozen inputs are
-        multiplied into the following matrix. That avoids products for gradients of inputs that are not
-        trained.
+        """Returns the weights in the compute type. The autograd graph leads back to the fp32 weights. The
+        part of the matrix that reads the embedding is separate from the part that reads the state
+        (`from_state`), and the norms of frozen inputs are multiplied into the matrix that follows. This
+        avoids products for gradients of inputs that are not trained.
         """
         n_embd = self.spec.hidden_size
         w: dict[str, Tensor] = dict(self.named_parameters())
@@ -285,7 +290,9 @@ class DraftModel(nn.Module):
         return {name: p.to(self.dtype) for name, p in w.items()}
 
     def _from_tokens(self, tokens: Tensor, w: dict[str, Tensor]) -> Tensor:
-        """Returns the product of the embeddings with their part of the qkv weights (in EAGLE-1, of fc)."""
+        """Returns the product of the tokens' embeddings with the part of the qkv weights that reads
+        embeddings (in EAGLE-1, with this part of fc).
+        """
         embedded = self.embedding[tokens]
         if not self.spec.fuses_embedding:
             embedded = F.rms_norm(embedded, (self.spec.hidden_size,), None, self.spec.rms_norm_eps)
@@ -294,7 +301,7 @@ class DraftModel(nn.Module):
     def _layer_input(
         self, from_token: Tensor, state: Tensor, w: dict[str, Tensor], layer: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Returns q, k and v of a layer, concatenated, and the residual."""
+        """Returns the concatenated q, k and v of a layer, and the residual."""
         spec = self.spec
         if spec.fuses_embedding:
             fused = from_token + F.linear(state, w["from_state"])
@@ -304,7 +311,7 @@ class DraftModel(nn.Module):
         return from_token + F.linear(normed, w["from_state"]), residual
 
     def _fuse(self, features: Tensor, w: dict[str, Tensor]) -> Tensor:
-        """Maps features, fp32 `[N, n_aux * n_embd_target]`, to the first step's state."""
+        """Maps features, fp32 `[N, n_aux * n_embd_target]`, to the state that the first step reads."""
         spec, x, eps = self.spec, features, self.spec.rms_norm_eps
         if spec.fuses_embedding:
             return x.to(self.dtype)
@@ -318,8 +325,8 @@ class DraftModel(nn.Module):
     def _heads(
         self, qkv: Tensor, cos: Tensor, sin: Tensor, w: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns queries, keys and values with the full number of heads, `[n_heads, n_rows, head_dim]`; the
-        queries are empty if qkv contains no queries.
+        """Returns queries, keys and values with the full number of heads, `[n_heads, n_rows, head_dim]`. If
+        qkv contains no queries, the returned queries are empty.
         """
         spec = self.spec
         n_heads = qkv.shape[1] // spec.head_dim - 2 * spec.n_kv_heads
@@ -346,7 +353,7 @@ class DraftModel(nn.Module):
 
 
 def of_layer(w: dict[str, Tensor], index: int) -> dict[str, Tensor]:
-    """Returns the weights of `layers[index]`, by the names of `DraftLayer`."""
+    """Returns the weights of `layers[index]` by the names of the fields of `DraftLayer`."""
     prefix = f"layers.{index}."
     return {name.removeprefix(prefix): p for name, p in w.items() if name.startswith(prefix)}
 
@@ -357,8 +364,8 @@ def feed_forward(x: Tensor, w: dict[str, Tensor]) -> Tensor:
 
 
 def _no_mixing(taps: int, n_embd: int) -> nn.Parameter:
-    """Returns the kernels of two convolutions that change nothing, before and after a part of a layer, [2,
-    taps, n_embd].
+    """Returns the kernels of two convolutions that do not change their input, [2, taps, n_embd]. The first
+    comes before a part of a layer, and the second after this part.
     """
     base = torch.zeros(2, taps, n_embd)
     base[:, 0] = 1.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Device, number type and threads of a training process."""
+"""Chooses the device, the number type and the threads of a training process."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def compute_type(device: torch.device) -> torch.dtype:
 
 
 def prepare_process() -> None:
-    """Prepares the process before the first matrix product. Keeps settings of the user, and allocators other
-    than glibc's.
+    """Prepares the process before the first matrix product. Settings of the user, and allocators other than
+    glibc's, are kept.
 
-    Keeps oneDNN from using AMX if the processor's flags claim AMX but its first instruction would crash, as
-    on some virtual machines. Makes glibc keep freed memory: by default it returns large blocks to the kernel,
+    Keeps oneDNN from using AMX if the processor's flags claim AMX but an AMX instruction would crash, as on
+    some virtual machines. Makes glibc keep freed memory: by default it returns large blocks to the kernel,
     and page faults of new blocks cost up to half of the time of a training step.
     """
     other = any(name in os.environ.get("LD_PRELOAD", "") for name in _ALLOCATORS)
@@ -70,8 +70,8 @@ def prepare_process() -> None:
 
 @contextlib.contextmanager
 def computing(n_threads: int) -> Iterator[None]:
-    """Sets the number of threads (0 = physical cores) and flushes denormals, which are slow, to zero inside
-    the block; restores both settings afterwards.
+    """Inside the `with` block, uses this number of threads (0 = physical cores), and flushes denormals to
+    zero, because denormals are slow. Restores both settings afterwards.
     """
     if not n_threads:
         n_threads = int(os.environ.get("OMP_NUM_THREADS", "0")) or int(system_info()["n_cores"])

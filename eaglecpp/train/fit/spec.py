@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Makes the `DraftSpec` of a new drafter for a target, and checks existing drafters before training."""
+"""Creates the `DraftSpec` of a new drafter for a target, and checks existing drafters before training."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def new_spec(
     """Returns the `DraftSpec` of a new drafter: one layer of the target's own shape, over the whole
     vocabulary.
 
-    layers: boundary ids, ascending, at most n_layer; ignored for EAGLE-1. block: for a block drafter; the
-    heads of DSpark and DFlash2 are added. RoPE has the target's base and no scaling, because the drafter
-    learns its own use of positions. Raises MismatchError for layers that the target does not have.
+    layers: boundary ids, ascending, at most n_layer; ignored for EAGLE-1. block: sizes of a block drafter,
+    without the heads of DSpark and DFlash2, which are added. RoPE has the target's base and no scaling,
+    because the drafter learns its own use of positions. Raises MismatchError for layers that the target does
+    not have.
     """
     eagle1, is_block = family == "eagle1", block is not None
     if eagle1:
@@ -43,7 +44,7 @@ def new_spec(
     def number(key: str, default: float) -> float:
         value = target.get(f"{arch}.{key}")
         value = max(value) if isinstance(value, list) and value else value  # some sizes vary by layer
-        # files hold float32: 9.99999975e-06 means 1e-05
+        # files store float32 values: 9.99999975e-06 means 1e-05
         return float(f"{value:.7g}") if isinstance(value, int | float) and value else default
 
     n_embd = int(number("embedding_length", 0))
@@ -54,7 +55,7 @@ def new_spec(
     key = int(number("attention.key_length_mla", 0) or number("attention.key_length", 0))
     if (
         number("attention.kv_lora_rank", 0) and 0 < rope < key
-    ):  # latent attention: the keys describe its cache
+    ):  # the keys of latent attention describe its cache
         n_kv_heads, head_dim = n_heads, key - rope
     return DraftSpec(
         family="deepspec-block" if is_block else "eagle1" if eagle1 else "torchspec",
@@ -82,8 +83,9 @@ def new_spec(
 
 
 def _with_heads(block: BlockSpec, n_embd: int, family: Family) -> BlockSpec:
-    """Adds heads with a rank that quantised rows support: 64 up to a width of 1,023. DFlash2 has as many
-    candidates as llama.cpp has room for in a row, together with the scores of all pairs.
+    """Adds the heads of DSpark and DFlash2, with a rank that allows quantised rows: 64 up to a width of
+    1,023. DFlash2 gets as many candidates as fit into a row of llama.cpp, together with the scores of all
+    pairs.
     """
     rank = min(256, max(64, n_embd // 512 * 64))
     if family == "dspark":
@@ -110,9 +112,11 @@ def with_layers(spec: DraftSpec, n: int) -> DraftSpec:
 
 
 def check_trainable(draft: DraftCheckpoint, name: str) -> None:
-    """Raises UnsupportedError, with all reasons, for a drafter called `name` that cannot be trained here."""
+    """Raises UnsupportedError with all reasons if a drafter cannot be trained. name: the drafter's name in
+    the message.
+    """
     spec = draft.spec
-    # for a drafter without blocks, a neutral block that passes these checks
+    # a drafter without blocks gets a neutral block, which passes these checks
     block = spec.block or BlockSpec(2, anchor_first=True, mask_token=0, causal=(False,))
     reasons = {
         "scaled embeddings or capped logits": block.embedding_scale != 1.0 or block.softcap != 0.0,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Quantisation-aware training: a model computes with the rounded weights that a file of some type stores.
+"""Quantisation-aware training: a model computes with the rounded weights that its file will store.
 
 With matrices in four or five bits, the exported drafter differs from the trained one. So the forward pass may
 use weights rounded by ggml's quantiser, while the optimiser applies the resulting gradients to the exact
@@ -52,12 +52,12 @@ class StoredWeights:
                 p.data = exact[name]
 
     def _round(self) -> None:
-        """Quantises a matrix in threads, one range of rows each; the quantiser releases the interpreter's
-        lock.
+        """Quantises a matrix in several threads, each of which takes a range of rows. The quantiser releases
+        the interpreter's lock.
         """
         parts: list[tuple[str, torch.Tensor, torch.Tensor]] = []  # name, values, destination
         for name, p in self._matrices.items():
-            # bf16 first, because the file is made from a bf16 checkpoint
+            # rounds to bf16 first, because the file is made from a bf16 checkpoint
             values = p.data.bfloat16().float().cpu()
             places = torch.split(self._stored[name], _N_ROWS)
             parts += [(name, *rows) for rows in zip(torch.split(values, _N_ROWS), places, strict=True)]

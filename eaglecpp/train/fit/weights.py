@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Names and initial values of the drafter's weights: from a checkpoint, from the target, and back to files.
+"""Names and initial values of the drafter's weights: reads them from a checkpoint or from the target, and
+returns them for files.
 
 `from_checkpoint` reads an existing drafter, and `from_target` starts a new one. The rows of the new drafter's
-head are the target's. So are the final norm and the first layer, if the target's last block has the same
-shape. All other weights are small and random. The target's block already has the attention that copies
-earlier text, which a random layer learns late (docs/research/training.md has measurements of both).
-`new_layers` adds layers that start as the identity. `to_checkpoint` returns the tensors under the names of
-TorchSpec and SafeAILab (`midlayer.*`; for EAGLE-1 `layers.0.*`, without a head); further layers are
-`layers.1.*` and so on, as vLLM reads them.
+head are copied from the target's head. The final norm and the first layer are also copied from the target if
+the target's last block has the same shape. All other weights are small and random. The attention of the
+target's block can already copy earlier text, which a random layer learns late (docs/research/training.md has
+measurements of both). `new_layers` adds layers that start as the identity. `to_checkpoint` returns the
+tensors under the names of TorchSpec and SafeAILab (`midlayer.*`; for EAGLE-1 `layers.0.*`, without a head);
+further layers are `layers.1.*` and so on, as vLLM reads them.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ _JOINED = {
 }
 """Weights of a layer that are one matrix here and several in files."""
 
-# Architectures whose blocks are plain pre-norm Llama blocks; True if the GGUF stores the rows of q and k in
-# pairs.
+# Architectures whose blocks are plain pre-norm Llama blocks. The value is True if the GGUF stores the rows of
+# q and k in pairs.
 _PAIRED_ROWS = {"llama": True, "qwen2": False, "qwen3": False}
 
 
@@ -67,7 +68,8 @@ _PAIRED_ROWS = {"llama": True, "qwen2": False, "qwen3": False}
 class Start:
     """Initial values of all weights of a `DraftModel`, and notes on their origin for the user.
 
-    is_fc_of_normed: fc comes from a drafter that normalises each feature first, but the new drafter does not
+    is_fc_of_normed: True if fc comes from a drafter that normalises each feature first, but the new drafter
+    does not
     """
 
     state: State
@@ -91,7 +93,9 @@ def target_head(target: GgufFile) -> Tensor:
 
 
 def from_checkpoint(draft: DraftCheckpoint) -> State:
-    """Returns the weights of an existing drafter; without a head if the drafter uses the target's."""
+    """Returns the weights of an existing drafter. The head is left out if the drafter uses the target's
+    head.
+    """
 
     def read(name: str) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(draft.sources[_in_file(name)].read(), np.float32))
@@ -113,7 +117,7 @@ def _in_file(name: str) -> str:
 
 
 def _names(spec: DraftSpec) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Returns the names in files for each weight; some weights are split into several tensors in files."""
+    """Returns the names in files for each weight. In files, some weights are split into several tensors."""
     plain, joined = dict(_NAMES), dict[str, list[str]]()
     for layer in (f"layers.{i}." for i in range(spec.n_layers)):
         plain |= {layer + ours: layer + name for ours, name in _OF_LAYER.items()}
@@ -142,9 +146,9 @@ def to_checkpoint(state: State, spec: DraftSpec) -> State:
 
 
 def new_layers(target: GgufFile, spec: DraftSpec, indices: Sequence[int], seed: int) -> State:
-    """Returns initial values of `DraftModel.layers` at these indices, 1 or more. They start as the identity:
-    o and down are zero. The other weights come from the target's last block if the shapes are equal, else
-    they are small and random.
+    """Returns initial values of `DraftModel.layers` at these indices, 1 or more. The layers start as the
+    identity: o and down are zero. The other weights come from the target's last block if the shapes are
+    equal, else they are small and random.
     """
     block = _block_of(target, spec) if indices else None
     state: State = {}
@@ -184,8 +188,9 @@ def from_target(target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed:
         if "output_norm.weight" in target.tensors and "norm" in state:
             state["norm"] = torch.from_numpy(read_tensor(target, "output_norm.weight"))
         return Start(state, ("head and final norm: from the target", note))
-    # Gemma's final norm (weights up to 300, for channels where its states are small) gives logits of +-50 for
-    # random states, from which a drafter cannot learn; Llama's and Qwen's norms give about 3
+    # For random states, Gemma's final norm gives logits of +-50, because its weights are up to 300 in
+    # channels in which Gemma's states are small. A drafter cannot learn from such logits. Llama's and Qwen's
+    # norms give logits of about 3.
     state["head"] *= 3.0 / state["head"].norm(dim=1).mean()
     return Start(
         state, ("head: from the target, scaled", f"layers: random, none like {target.architecture}'s")
@@ -193,9 +198,9 @@ def from_target(target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed:
 
 
 def taken_over(start: Start, spec: DraftSpec, other: DraftCheckpoint, name: str, *, has_rows: bool) -> Start:
-    """Copies weights with the same role and shape from another drafter of the target, called `name`: fc if
-    both drafters read the same layers, a layer if all of its weights fit, and so on. has_rows: the other
-    drafter's head has the same vocabulary.
+    """Copies weights with the same role and shape from another drafter of the target: fc if both drafters
+    read the same layers, a layer if all of its weights fit, and so on. name: the other drafter's name in
+    messages. has_rows: True if the other drafter's head has the same vocabulary.
 
     Raises MismatchError if no weight fits.
     """
@@ -220,24 +225,26 @@ def taken_over(start: Start, spec: DraftSpec, other: DraftCheckpoint, name: str,
 
 
 def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str | None:
-    """Copies the target's last block into `state`; returns a note, or None if the block has another shape."""
+    """Copies the target's last block into `state`. Returns a note for the user, or None if the block has
+    another shape.
+    """
     if (block := _block_of(target, spec)) is None:
         return None
-    # EAGLE-1 has no norm before attention, so the block's norm is multiplied into the weights
+    # EAGLE-1 has no norm before attention, so the weights of the block's norm are multiplied into the matrix
     if spec.fuses_embedding:
         state["layers.0.qkv"] = block["qkv"] * block["attn_norm"]
     else:
         state["layers.0.qkv"][:, spec.hidden_size :] = block["qkv"]
         state["layers.0.hidden_norm"] = block["attn_norm"]
-    # the identity makes the state start as the last feature
+    # with the identity in fc, the state starts as the last feature
     state["fc"][:, -spec.target_hidden_size :] += torch.eye(spec.hidden_size)
     state |= {f"layers.0.{name}": block[name] for name in ("o", "down", "gate_up", "mlp_norm")}
     return "layer: from the target's last block"
 
 
 def _copy_blocks(target: GgufFile, spec: DraftSpec, state: State) -> str | None:
-    """Copies blocks of the target, from the middle on, into a block drafter's layers, and makes fc the mean
-    of the features. Returns a note, or None if the blocks have another shape.
+    """Copies blocks of the target, from the middle on, into a block drafter's layers, and sets fc so that it
+    computes the mean of the features. Returns a note for the user, or None if the blocks have another shape.
     """
     n, n_layers = spec.target_block_count, spec.n_layers
     places = [n // 2 + (i * max(n - n // 2 - 3, 0)) // max(n_layers - 1, 1) for i in range(n_layers)]
