@@ -246,7 +246,7 @@ def _write_python(arguments: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={write_json(value)}" for key, value in arguments.items())
 
 
-# Kinds of syntax
+# The supported kinds of syntax
 
 
 @dataclass(eq=False)
@@ -311,7 +311,7 @@ class Tags(Syntax):
         value_close = behind[: behind.find(value_end) + len(value_end)]
         self._argument = before_key, before_value, value_close
         self._space = behind_name[len(behind_name.rstrip()) :]  # white space between arguments
-        self._has_cdata = value_end == "</param>"  # MiniCPM5
+        self._has_cdata = value_end == "</param>"  # MiniCPM5 may write a value as CDATA
         self._is_tree = KEY in value_end  # MiniMax M3 has a tag for each argument, with the argument's name
         prefix, suffix = before_name.strip(), behind_name.strip()
         self._is_named = bool(prefix or suffix)

@@ -33,8 +33,8 @@ class PromptMemory:
     def __init__(self, vocabulary: Vocabulary, n_ctx: Callable[[], int]) -> None:
         self._vocabulary = vocabulary
         self._n_ctx = n_ctx
-        # Pairs (text, tokens) of prompts, without and with their answers. Each text is a prefix of the next
-        # text.
+        # The list has pairs (text, tokens) of prompts, without and with their answers. Each text is a prefix
+        # of the next text.
         self._known: list[tuple[str, Sequence[int]]] = []
 
     def continued(self, prompt: Rendered) -> list[int] | None:

@@ -35,7 +35,7 @@ the thinking, "any" = unknown.
 """
 
 
-# Layouts
+# Layouts of answers
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def _literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if text else ""
 
 
-# Calls
+# Formats of tool calls
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,7 @@ def learned(called: str, said: str = "") -> tuple[CallFormat, ...]:
     printed = f"{lead}\0{between}\0{body}"
     syntax = next((one for one in (JSON, PYTHON, GEMMA) if one.argument.search(printed)), None)
     if syntax is not None:
-        if syntax is JSON and unclosed:  # Functionary 3.1
+        if syntax is JSON and unclosed:  # Functionary 3.1 has the name inside a tag
             tag, close, printed = unclosed, value_end, printed.removeprefix(unclosed)
         syntax = NAMED if syntax is JSON and not start else syntax
         # Matches the arguments and the end of the call, but not the end of the message.

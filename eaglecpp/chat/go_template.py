@@ -251,7 +251,7 @@ _ENVIRONMENT.filters = ENVIRONMENT.filters | {  # names with a space, so templat
 }
 
 
-# The language
+# Parsing the template language
 
 # The pattern matches white space only from its first character, because otherwise long runs of white space
 # would take quadratic time.

@@ -125,7 +125,7 @@ def check_unpacked(data: bytes) -> None:
         if kind == b"IDAT":
             packed += data[at + 8 : end]
         at = end + 4  # skips the checksum
-    n, inflater = 0, zlib.decompressobj(-zlib.MAX_WBITS)  # no zlib checksum, because decoders skip it
+    n, inflater = 0, zlib.decompressobj(-zlib.MAX_WBITS)  # decoders also skip zlib's checksum
     try:
         for first in range(2, len(packed), _PACKED):
             piece: bytes | bytearray = packed[first : first + _PACKED]

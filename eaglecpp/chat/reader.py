@@ -77,8 +77,8 @@ class Reader:
         self._held = ""
         self._block: CallFormat | None = None  # the format of the block of calls being read
         self._looked = 0  # the end of the block is not before this position
-        self._shown: set[Kind] = set()  # kinds of text that the answer has had so far
-        self._last: Kind = "tag"  # kind of the latest text
+        self._shown: set[Kind] = set()  # kinds of text in the answer so far
+        self._last: Kind = "tag"  # kind of the last text that was read
         self._has_calls = False
         self._is_broken = False  # a call was invalid, so later text is not read as calls
         self._segments: list[Segment] = []
@@ -257,7 +257,7 @@ class Reader:
         """
         n_open = len(block.open)
         if not block.is_part and self._held[:n_open] != block.open[: len(self._held)]:
-            self._block = None  # the message is not a call
+            self._block = None  # the message is ordinary text
             return
         first = 0 if block.is_part else n_open
         closes: tuple[str, ...] = (block.close,) if block.close else ()

@@ -118,7 +118,7 @@ def fold_system(messages: Sequence[Message], first: int = 0) -> list[Message]:
     return turns
 
 
-# Calls and their results
+# Tool calls and their results
 
 
 def _paired(messages: Sequence[Message]) -> list[Message]:

@@ -115,7 +115,7 @@ class AsyncEngine:
         self._scheduler = Scheduler(HostCache(serving.get("host_cache_bytes", 0)), self._turns, reads=False)
         self._changed = self._scheduler.changed
         self._calls: deque[Callable[[], None]] = deque()
-        self._slot_turns = asyncio.Lock()  # held while a slot is copied to host memory
+        self._slot_turns = asyncio.Lock()  # a slot method holds this lock while it copies a slot
         self._closing: Literal["no", "when idle", "now"] = "no"
         self._opened: Future[None] = Future()
         self._engine: Engine | None = None
@@ -192,7 +192,7 @@ class AsyncEngine:
         """The error that broke this engine; None if the engine works."""
         return self._scheduler.broken
 
-    # Generating
+    # Generating text
 
     def resolve(self, request: GenerationRequest) -> ResolvedRequest:
         """Checks a request and prepares its prompt, its grammar and its sampler, which is the slow part.
@@ -397,7 +397,7 @@ class AsyncEngine:
         try:
             self._engine = engine if isinstance(engine, Engine) else engine()
             shared = self._engine.shared
-            shared.native.waits = True  # a call from another thread waits, so that no round fails
+            shared.native.waits = True  # calls from other threads wait, so that no round fails
             sequences = [NativeSequence(shared.native) for _ in range(self._engine.n_free)]
             self._engine.sequences.update(sequences)
             self._scheduler.open(shared, sequences)

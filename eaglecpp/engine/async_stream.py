@@ -56,7 +56,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         """
         if not self._is_over:
             try:
-                async with asyncio.timeout(timeout):  # wait_for of Python 3.11 may lose a cancellation
+                async with asyncio.timeout(timeout):  # wait_for may lose a cancellation in Python 3.11
                     await self._task.taken_up.wait()
             except TimeoutError:
                 return False

@@ -62,7 +62,7 @@ class Engine(Talking):
         self.timings = Timings()
         self.sequences: WeakSet[NativeSequence] = WeakSet()  # a collected session counts as closed
         self._main: Session | None = None
-        self._opening = threading.Lock()  # guards `default_session` against concurrent callers
+        self._opening = threading.Lock()  # guards `default_session`, which several threads may call
         self._cache: PlannerCache | None = None
         self.gains = Gains()
         self._native, self.shared = load(plan, count=self._count, keep=self._keep)
@@ -102,7 +102,7 @@ class Engine(Talking):
             _log.warning("%s", notice)
         return cls(plan)
 
-    # Generating in the default conversation, see `Talking`
+    # Generating text. `Talking` has the methods for the default conversation.
 
     def generate_many(
         self, prompts: Sequence[Prompt | MessageList], **options: Unpack[ChatKeywords]
@@ -313,7 +313,7 @@ class Engine(Talking):
         """
         return self._native.get()
 
-    # Life
+    # Closing, and helpers
 
     def close(self) -> None:
         """Frees weights and caches. A second call does nothing; any other use afterwards raises

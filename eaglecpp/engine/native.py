@@ -151,7 +151,7 @@ class NativeSequence:
     is closed or garbage collected. Raises `EngineBusyError` if another thread uses the engine.
     """
 
-    _closed = True  # until the constructor has opened a sequence
+    _closed = True  # True until the constructor has opened a sequence
 
     def __init__(self, engine: NativeEngine) -> None:
         self._engine = engine

@@ -30,7 +30,7 @@ from eaglecpp.opening.plan import OpeningPlan
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions, describe
 
 _log = logging.getLogger("eaglecpp.planner")
-_SAVE_EVERY = 60.0  # seconds between two writes
+_SAVE_EVERY = 60.0  # minimum seconds between two writes of the file
 _KEPT_S = 30 * 86400.0  # lifetime of a measurement; drivers may change while the key stays the same
 # Options that do not change the cost of a round, and options whose effect is in another part of the key.
 _FREE = {

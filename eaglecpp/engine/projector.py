@@ -147,7 +147,7 @@ class Projector:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # no debugger after a crash
+            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # ggml must not start a debugger after a crash
         )
         try:
             self._exchange(self._start)

@@ -29,7 +29,7 @@ from typing import IO, Any
 from msgspec import msgpack
 
 _MARGIN = 4 << 30  # decoding 64 million pixels takes 1.4 GB; encoding 4096 rows of Qwen2-VL takes 0.8 GB
-_PER_THREAD = 128 << 20  # bytes of a thread's stack and allocator arena
+_PER_THREAD = 128 << 20  # bytes for a thread's stack and its allocator's arena
 
 
 def send(stream: IO[bytes], message: dict[str, Any]) -> None:
@@ -78,7 +78,7 @@ class _Reader:
         if not self.model:
             raise RuntimeError(f"cannot read {target}")
         self.width = llama_cpp.llama_model_n_embd_inp(self.model)
-        if not (gpu and llama_cpp.llama_supports_gpu_offload()):  # GPU drivers reserve terabytes of addresses
+        if not (gpu and llama_cpp.llama_supports_gpu_offload()):  # no limit: GPU drivers reserve terabytes
             _limit_memory(Path(mmproj).stat().st_size + _MARGIN + n_threads * _PER_THREAD)
         own = mtmd_cpp.mtmd_context_params_default()
         own.media_marker, self.marker = marker.encode(), marker
@@ -89,7 +89,7 @@ class _Reader:
         if not mtmd_cpp.mtmd_support_vision(self.context):
             raise RuntimeError("it has no image encoder")
         self.chunks = mtmd_cpp.mtmd_input_chunks_init()
-        self.image = ""  # the image whose pixels are in the chunks
+        self.image = ""  # id of the image whose pixels the chunks contain
 
     def read(
         self, text: str, add_special: bool, sizes: dict[str, tuple[int, int]], images: list[str]

@@ -173,7 +173,7 @@ class GenerationRequest(PromptOptions):
         sampling = replace(self.sampling or usual, **self.options)
         text = resolve_grammar(self.grammar, self.json_schema, self.response_format)
         if text is None and sampling.grammar:
-            text = resolve_grammar(sampling.grammar)  # a Lark grammar is returned unchanged
+            text = resolve_grammar(sampling.grammar)  # `resolve_grammar` returns a Lark grammar unchanged
         return sampling if text is None else replace(sampling, grammar=text)
 
 

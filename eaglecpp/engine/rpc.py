@@ -31,7 +31,7 @@ _REMEDY = (
 )
 
 _log = logging.getLogger("eaglecpp.rpc")
-_connected: dict[str, str] = {}  # server -> endpoint of its relay, which ggml connects to
+_connected: dict[str, str] = {}  # endpoint of the relay that ggml connects to, by server
 
 
 def connect(endpoints: Sequence[str]) -> None:
@@ -123,7 +123,7 @@ def _function(name: str, result: Any, *arguments: Any) -> Any:
     from llama_cpp import llama_cpp
 
     libraries = [llama_cpp._lib]
-    if sys.platform == "win32":  # Windows libraries do not export their dependencies' symbols
+    if sys.platform == "win32":  # a Windows library does not export its dependencies' symbols
         libraries += [ctypes.CDLL("ggml.dll"), ctypes.CDLL("ggml-base.dll")]
     for library in libraries:
         if hasattr(library, name):

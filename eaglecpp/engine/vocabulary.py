@@ -146,7 +146,7 @@ class Vocabulary:
         try:
             tokens: list[int] | None = self._engine.get().tokenize(data, *options)
             return tokens
-        except ValueError as error:  # native code raises no class of ours
+        except ValueError as error:  # native code raises only built-in exceptions
             raise InvalidValueError(str(error)) from None
 
     def tokenize_images(

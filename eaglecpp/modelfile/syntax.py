@@ -198,7 +198,7 @@ class _Reader:
 
     def _take(self, pattern: re.Pattern[str]) -> str:
         match = pattern.match(self.text, self.at)
-        assert match is not None  # every pattern also matches the empty string
+        assert match is not None  # every pattern matches at least the empty string
         self.at = match.end()
         return match[0]
 

@@ -23,8 +23,8 @@ from eaglecpp.options.checked import Checked, declare, describe
 # llama.cpp allows at most this number of sequence ids. Conversations and the leaves of draft trees share
 # them.
 MAX_SEQUENCES = 256
-HEAD = "mtp"  # drafter's name for the target's own multi-token prediction head
-# This drafter's name selects drafting from the text itself, without a drafter.
+HEAD = "mtp"  # as a drafter's name: the target's own multi-token prediction head
+# As a drafter's name, TEXT selects drafting from the text itself, without a drafter.
 TEXT = "text"
 _KV_TYPES = ("auto", "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 

@@ -164,7 +164,7 @@ class Answer:
             try:
                 chunk = await self._in_time(anext(chunks))
             except StopAsyncIteration:
-                if self.completion.finish_reason == "cancelled":  # cancelled by the server
+                if self.completion.finish_reason == "cancelled":  # the server cancelled it
                     raise ApiError(
                         503,
                         "the server stopped this answer before it was complete: the client read too slowly, "
@@ -246,7 +246,7 @@ async def respond(
     return await live(
         request,
         parts_of_all,
-        lambda n_parts: len(answers) >= min(n_at_once, len(wanted)),  # an error before sets the HTTP status
+        lambda n_parts: len(answers) >= min(n_at_once, len(wanted)),  # until then an error sets the status
         None if is_streamed else lambda: whole(ordered(answers), ordered(items)),
         media_type,
     )

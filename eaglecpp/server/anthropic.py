@@ -22,8 +22,8 @@ from eaglecpp.server.answer import Answer, ServedRequest, n_prompt_tokens, respo
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import in_thread, json_response, sse
 
-# Claude Code begins its system prompt with a value that changes in each request. Without a constant in its
-# place, the prefix of the prompt could not be reused. llama.cpp also replaces this value by a constant
+# Claude Code begins its system prompt with a value that changes in each request. The value is replaced by a
+# constant, so that the prefix of the prompt can be reused. llama.cpp does the same
 # (tools/server/server-chat.cpp).
 _BILLING = re.compile(r"\A(x-anthropic-billing-header:[^\n]{0,500}?\bcch=)[^;\s]{1,64}(?=;)")
 ENDINGS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _N_BATCH = 256  # prompt tokens processed between two rounds of other requests
 _HOST_CACHE_SHARE = 8  # the host cache may take 1/8 of the free memory
 _SHARE = 0.85  # models may use this share of the memory that is free at startup
-_LOOK_S = 1.0  # maximum seconds between two checks for unused models
+_LOOK_S = 1.0  # maximum seconds to wait for a model to become unused
 _log = logging.getLogger("eaglecpp.server")
 T = TypeVar("T")
 
@@ -260,7 +260,7 @@ class Server:
         self._n_asked: Counter[Key] = Counter()
         self._loading = asyncio.Lock()
         self._loads: dict[Key, asyncio.Future[LoadedModel]] = {}
-        self._n_joined: Counter[Key] = Counter()  # requests that wait for a load, even if disconnected
+        self._n_joined: Counter[Key] = Counter()  # requests that wait for a load
         self._changed = asyncio.Event()
         self.turns = FairLock()
         self._last_use = time.monotonic()
@@ -311,7 +311,7 @@ class Server:
                 self._release(model)
         finally:
             self._n_asked[queue] -= is_queued
-            self._n_asked += Counter()  # removes zero counts
+            self._n_asked += Counter()  # adding an empty Counter removes zero counts
 
     async def unload(self, name: str) -> bool:
         """Unloads the model with this name, and its variants with other adapter scales, as soon as no request
@@ -398,7 +398,7 @@ class Server:
         if self._is_stopping:
             raise asyncio.CancelledError
         name = files.label
-        if (old := self.models.pop(key, None)) is not None:  # the old engine is broken
+        if (old := self.models.pop(key, None)) is not None:  # the engine of the old model is broken
             await self._unload(old)
         plan = await self.work.loading.run(plan_model, files, self.config, n_ctx)
         if await self._make_room(n_bytes_of(plan), name):  # models were unloaded, so a longer context may fit

@@ -272,7 +272,7 @@ class _ResponseObject:
         step, (kind, text), position = event.step, event.part, {"output_index": event.index}
         form = _FORMS[kind]
         own = {"role": "assistant"} if kind == "content" else {}
-        lists: dict[str, Any] = {"logprobs": []} if kind == "content" else {}  # no values are reported
+        lists: dict[str, Any] = {"logprobs": []} if kind == "content" else {}  # logprobs are always empty
         id = uuid.uuid4().hex
         if isinstance(text, ToolCall):
             id, own = text.id, {"call_id": text.id, "name": text.name}

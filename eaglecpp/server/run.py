@@ -35,7 +35,7 @@ from eaglecpp.server.security import Gate
 
 _MAX = 2048
 _LINES = 10
-_FILES = 1 << 16  # maximum open files; a process that needs more has another problem
+_FILES = 1 << 16  # maximum open files; a process that needs more is faulty
 _WRITE_BUFFER = 8 << 10
 _CHUNKS, _CHUNK_BYTES = 10_000, 1024
 """A body may have `_CHUNKS` chunks, plus one per `_CHUNK_BYTES` bytes. h11 takes 10 us for each chunk."""
@@ -51,7 +51,7 @@ def raise_file_limit() -> int:
     if soft == resource.RLIM_INFINITY:
         return 0
     n_max = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    with contextlib.suppress(OSError, ValueError):  # the system's limit may be lower
+    with contextlib.suppress(OSError, ValueError):  # the system may refuse a limit this high
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, n_max), hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
@@ -69,7 +69,7 @@ class Connections:
     def make_room(self, n_open: int, newest: Protocol) -> None:
         if n_open > self.n_max:
             oldest = next(iter(self.waiting), newest)
-            self.waiting.pop(oldest, None)  # at once, before further connections open
+            self.waiting.pop(oldest, None)  # removed before further connections can open
             oldest.transport.abort()
 
 
@@ -178,7 +178,7 @@ LARGE = 1 << 20
 are not freed after each round.
 """
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # values from malloc.h
 _TRIM = 16 << 20
 
 

@@ -30,11 +30,11 @@ from eaglecpp.server.models import Server
 from eaglecpp.server.shared import in_words
 
 _log = logging.getLogger("eaglecpp.server.access")
-_POLLED = ("/static/", "/api/ps", "/api/tags")  # polled by the page; successes are logged at DEBUG
+_POLLED = ("/static/", "/api/ps", "/api/tags")  # the page polls these paths; successes are logged at DEBUG
 _SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
 _CORS: Any = {"allow_private_network": True, "max_age": 12 * 3600}  # seconds for which a preflight is valid
 _OPEN = ("/", "/health", "/v1/health", "/metrics")  # paths that need no API key
-_OWN_PAGES = ("none", "same-origin")  # Sec-Fetch-Site of an address that the user typed, and of our own page
+_OWN_PAGES = ("none", "same-origin")  # Sec-Fetch-Site of a typed address, and of our own page
 
 
 class Gate:
@@ -67,7 +67,7 @@ class Gate:
             self.server.held.release(scope)
             path = self._route(scope)
             self.server.metrics.add("requests_total", path=path, status=status)
-            target = cut(scope["raw_path"].decode("ascii", "replace"))  # percent-encoded: no line breaks
+            target = cut(scope["raw_path"].decode("ascii", "replace"))  # percent-encoded, so one line
             ms = 1000 * (time.perf_counter() - started)
             words = [f"{scope['method']} {target} {status} {ms:.1f} ms {id}", *in_words(scope)]
             level = logging.DEBUG if path.startswith(_POLLED) and status < 400 else logging.INFO
