@@ -50,10 +50,11 @@ _NOISE = 1.05  # maximum ratio of speed to tokens per round; a higher ratio mean
 class Speeds:
     """Measurement of one strategy at one temperature, as medians over all answers.
 
-    ms: milliseconds per token ratio: speed against target-only decoding of the same prompt in the same pass,
-    median of `ratios` acceptance_by_position: share of accepted drafts at position 1, 2, ... of a round,
-    among rounds whose earlier drafts are accepted is_steady: the times of target-only tokens agree, and the
-    ratio does not exceed the tokens per round
+    ms:        milliseconds per token
+    ratio:     speed relative to target-only decoding of the same prompt in the same pass, median of `ratios`
+    acceptance_by_position: share of accepted drafts at position 1, 2, ... of a round, among rounds whose
+               earlier drafts are accepted
+    is_steady: the times of target-only tokens agree, and the ratio does not exceed the tokens per round
     """
 
     strategy: str

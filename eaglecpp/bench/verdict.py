@@ -27,16 +27,16 @@ _STEADY = 1.2  # maximum ratio of llama.cpp's two measurements; a higher ratio m
 class Verdict:
     """Speed-up by drafting and by eaglecpp's kernels on this machine.
 
-    n_rows:  size of the target's batch, the drafts and the token before them; 0 without a drafter
-    row_cost: time of such a batch over the time of a single token
-    most:    maximum cost at which drafting pays
-    tokens:  expected tokens per round
-    speed:   speed over target-only decoding, measured on the counted answers, else predicted for the expected
-    rounds
+    n_rows:   size of the target's batch, which has the drafts and the token before them; 0 without a drafter
+    row_cost: time of such a batch divided by the time of a single token
+    most:     maximum cost at which drafting pays
+    tokens:   expected tokens per round
+    speed:    speed relative to target-only decoding, measured on the counted answers, or else predicted
+              for the expected rounds
     greedy, sampled: speed-up on the counted answers at temperature 0 and above; None = too few answers
-    kernels: speed of target-only decoding with eaglecpp's kernels over that with llama.cpp's own; None = not
-             measured, or llama.cpp's own kernels run
-    is_busy: the measurement failed because other programs took the processor
+    kernels:  speed of target-only decoding with eaglecpp's kernels divided by the speed with llama.cpp's own
+              kernels; None = not measured, or llama.cpp's own kernels are in use
+    is_busy:  the measurement failed because other programs took the processor
     """
 
     n_rows: int = 0

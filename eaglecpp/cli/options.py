@@ -191,8 +191,9 @@ def engine_options(
 ) -> Callable[[F], F]:
     """Adds every option of these classes that has a flag; by default sampling, model and draft options.
 
-    taken: flags that have another meaning in this command; defaults: defaults of this command, by
-    "group.field"; helps: help texts by name that replace the declared help texts
+    taken:    flags that have another meaning in this command
+    defaults: defaults of this command, by "group.field"
+    helps:    help texts by name that replace the declared help texts
     """
     decorators = []
     for cls in classes or _HEADINGS:

@@ -64,10 +64,10 @@ class Learner:
     """Trains the drafters of a server's models.
 
     learning: yields name, target and drafter of the loaded models whose answers are recorded
-    idle_for: returns seconds since the last request ended
-    unload: unloads a model by name
-    idle_s: seconds without a request after which training starts or resumes
-    files: threads for reading records
+    idle_for: returns the seconds since the last request ended
+    unload:   unloads a model by name
+    idle_s:   seconds without a request after which training starts or resumes
+    files:    threads that read records
     """
 
     def __init__(

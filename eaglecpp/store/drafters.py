@@ -35,14 +35,20 @@ _OLLAMA_REST = re.compile(rf"(?:-(?:instruct|it|chat|thinking))?(?:-(?:u?d-)?{QU
 class KnownDrafter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row of the table of known drafters.
 
-    repo: Hub id of the drafter targets: Hub ids and Ollama names ("model:tag") of the models for which the
-    drafter was trained family: trainer of the checkpoint, in the converter's terms, "" if unknown layer_ids:
-    convention for explicit layer ids: "boundary", "post", or "default" if the checkpoint has no such ids
-    feed: state fed to the next draft step, "pre" or "post", if the config alone does not decide this; else ""
-    folder: folder of the checkpoint in the repository, "" for its top file: GGUF of the drafter, if it comes
-    with eaglecpp; `repo` is only a name then source: source of this row licence: licence of the drafter, ""
-    if unknown refused: reason why the drafter cannot run here, or why its target cannot use drafts. Such a
-    row is listed but never offered matched: the name in `targets` that matched the model
+    repo:      Hub id of the drafter
+    targets:   Hub ids and Ollama names ("model:tag") of the models for which the drafter was trained
+    family:    trainer of the checkpoint, in the converter's terms, "" if unknown
+    layer_ids: convention for explicit layer ids: "boundary", "post", or "default" if the checkpoint has no
+               such ids
+    feed:      state fed to the next draft step, "pre" or "post", if the config alone does not decide this;
+               otherwise ""
+    folder:    folder of the checkpoint in the repository, "" for its top
+    file:      GGUF of the drafter, if it comes with eaglecpp; `repo` is only a name then
+    source:    source of this row
+    licence:   licence of the drafter, "" if unknown
+    refused:   reason why the drafter cannot run here, or why its target cannot use drafts. Such a row is
+               listed but never offered
+    matched:   the name in `targets` that matched the model
     """
 
     repo: str

@@ -68,9 +68,9 @@ class Layer(msgspec.Struct, frozen=True, omit_defaults=True, rename=_NAMES):
 class Manifest:
     """The blobs of one model.
 
-    config: layer of the config, None in manifests without a config is_local: True if this machine's user
-    wrote the settings (`create`). The flag is stored in the manifest, so that it changes together with the
-    settings. The flag is removed from a manifest that comes from a registry
+    config:   layer of the config, None in manifests without a config
+    is_local: True if this machine's user wrote the settings (`create`). The flag is stored in the manifest,
+              so that it changes together with the settings. A manifest from a registry never has the flag
     """
 
     layers: tuple[Layer, ...]

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 class TrainText:
     """One text as tokens.
 
-    tokens: i32 [S], with BOS if the model has one turns: i16 [S], 0 = no loss at this token; n >= 1: inside
-    the n-th assistant turn, including its end token n_prompt: tokens before the first answer, whether or not
-    it is trained on; 0 = unknown
+    tokens:   i32 [S], with BOS if the model has a BOS token
+    turns:    i16 [S], 0 = no loss at this token; n >= 1: inside the n-th assistant turn, including its end
+              token
+    n_prompt: number of tokens before the first answer, even if this answer has no loss; 0 = unknown
     """
 
     tokens: NDArray[np.int32]

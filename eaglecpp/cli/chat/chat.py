@@ -39,8 +39,9 @@ _SHOWN_LINES = 12
 class ChatSettings:
     """Settings for generating and showing answers; `/set` changes them.
 
-    think: None = the template decides format: arguments of `Session.chat` for the output format figures:
-    statistics after an answer: "all", "line", or "none"
+    think:   None = the template decides
+    format:  arguments of `Session.chat` for the output format
+    figures: statistics after an answer: "all", "line", or "none"
     """
 
     think: bool | str | None = None

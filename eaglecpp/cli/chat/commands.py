@@ -40,8 +40,9 @@ Run = Callable[[Chat, str], Any]
 
 @dataclass(frozen=True)
 class SlashCommand:
-    """A slash command. run: takes the chat and the text after the command's name; returns False to end the
-    chat
+    """A slash command.
+
+    run:   takes the chat and the text after the command's name; returns False to end the chat
     usage: arguments after the name; `<...>` is required, `[...]` optional
     """
 

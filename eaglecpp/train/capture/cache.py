@@ -74,10 +74,12 @@ def open_source(
     With a `folder`, missing samples are captured first, the target is freed, and all samples are read from
     the disk.
 
-    on_plan: called once before capturing, with the space needed on_progress: called after each conversation
-    with (tokens captured, tokens to capture) Several processes may open the same folder. One process
-    captures, and the others wait for it. Raises DataError for a cache of another target or other settings, or
-    for too little disk space; and the errors of opening the target.
+    on_plan:     called once before capturing, with the space needed
+    on_progress: called after each conversation with (tokens captured, tokens to capture)
+
+    Several processes may open the same folder. One process captures, and the others wait for it. Raises
+    DataError for a cache of another target or other settings, or for too little disk space, and the errors of
+    opening the target.
     """
     source = TargetSource(target, conversations, layers, model)
     if folder is None:

@@ -49,8 +49,10 @@ def load(paths: Iterable[str | os.PathLike[str]], engine: Engine, n_ctx: int) ->
     """Reads files and folders; see `eaglecpp.train.data.records` for their formats.
 
     engine: the target, of which only tokenizer and chat template are used; `chats.open_tokenizer` opens it
-    cheaply n_ctx: maximum tokens of a conversation; longer chats are cut, longer texts are split Raises
-    DataError for an invalid line, and if no training data is left.
+            cheaply
+    n_ctx:  maximum tokens of a conversation; longer chats are cut, longer texts are split
+
+    Raises DataError for an invalid line, and if no training data is left.
     """
     loader = _Loader(engine, n_ctx)
     for record in read_records(paths, loader.report):
