@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Runs one product of quantised weights REPEATS times: with one of our kernel tables, or with ggml's CPU backend and
-// its repacked weights, if any. For arm_instructions.py, which counts the instructions.
+// Runs one product of quantised weights REPEATS times, with one of our kernel tables or with ggml's CPU backend. ggml
+// repacks the weights if it can. arm_instructions.py runs this program and counts its instructions.
 //     arm_instructions ggml|TABLE TYPE N_IN N_OUT N_ROWS REPEATS
 #include <ggml-backend.h>
 #include <ggml-cpu.h>
@@ -64,7 +64,7 @@ static void theirs(ggml_type type, const std::vector<uint8_t> & weights, int64_t
     ggml_tensor * w = ggml_new_tensor_2d(ctx, type, n_in, n_out);
     ggml_tensor * rows = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_in, n_rows);
     ggml_tensor * result = ggml_mul_mat(ctx, w, rows);
-    // like llama.cpp: the first of the device's buffer types that supports the product
+    // As in llama.cpp, the weights get the first of the device's buffer types that supports the product.
     ggml_backend_dev_t device = ggml_backend_get_device(cpu);
     auto extra = (ggml_backend_dev_get_extra_bufts_t)ggml_backend_reg_get_proc_address(
         ggml_backend_dev_backend_reg(device), "ggml_backend_dev_get_extra_bufts");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// A plugin for qemu's user emulators (plugin interface 1): prints the instructions that the program executed.
+// A plugin for qemu's user emulators (plugin interface 1). Prints the number of instructions that the program executed.
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
-// the part of qemu-plugin.h that is used; Debian's packages do not include the header
+// These are the parts of qemu-plugin.h that the plugin uses, because Debian's packages do not include the header.
 typedef uint64_t qemu_plugin_id_t;
 struct qemu_plugin_tb;
 enum qemu_plugin_op { QEMU_PLUGIN_INLINE_ADD_U64 };

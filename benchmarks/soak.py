@@ -272,7 +272,7 @@ class Clients:
         try:
             status, data = self.request("POST", path, body)
         except (ConnectionError, http.client.HTTPException):
-            if len(body) < 1 << 20:  # a server may close before the whole body was sent
+            if len(body) < 1 << 20:  # a server may close the connection before it has a longer body
                 raise
             return
         if status not in statuses and not (or_ok and status == 200):

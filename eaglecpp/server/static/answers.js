@@ -7,7 +7,7 @@ import { asMessage } from "./files.js";
 import { haveModels, loadedModel, loadModels } from "./models.js";
 import { options, strategy } from "./settings.js";
 
-const MIN_TOKENS = 32;  // tokens from which a speed-up is shown: the speed of a shorter answer is noise
+const MIN_TOKENS = 32;  // minimum tokens of an answer with a shown speed-up; the speed of a shorter answer is noise
 
 export const views = new WeakMap();  // answers to the components that show them
 
@@ -42,14 +42,14 @@ export async function answer(index = shown(chat()).length, turn = null) {
   set();
   await haveModels();
   const asked = messages(owner, index), wanted = options();
-  if (isPair) wanted.seed ??= Math.floor(Math.random() * 2 ** 31);  // the same seed gives both answers the same text
+  if (isPair) wanted.seed ??= Math.floor(Math.random() * 2 ** 31);  // with the same seed, both answers have the same text
   speak(turn ? "The answer continues." : "The answer has started.");
   if (turn) delete turn.answers[0].error;
   else {
     turn = { role: "assistant", answers: (isPair ? [true, false] : [drafting]).map((draft) => ({ draft, content: "", thinking: "", runs: [] })) };
     addTurn(owner, index, turn);
     saveChat(owner);
-    if (owner === chat()) $("log").scrollTop = 0;  // the end, since the log is in reverse order
+    if (owner === chat()) $("log").scrollTop = 0;  // shows the end, because the log is in reverse order
   }
   let isWhole = true;
   // The two answers run one after the other, so that their speeds are comparable.
@@ -62,7 +62,7 @@ export async function answer(index = shown(chat()).length, turn = null) {
   if (isWhole) speak(`The answer${where} is complete.`);
   else if (turn.answers.some((one) => one.error)) complain(`The answer${where} failed.`);
   else speak("Stopped.");
-  loadModels();  // the model may have been loaded just now
+  loadModels();  // shows the model as loaded, if this answer loaded it
 }
 
 function messages(one, end) {
@@ -85,12 +85,12 @@ async function stream(answer, messages, options, isPair, signal) {
   const show = () => {
     const begun = performance.now();
     isPending = false;
-    views.get(answer)?.forceUpdate(() => { next = performance.now() + 4 * (performance.now() - begun); });  // limits a long answer to a fifth of the page's time
+    views.get(answer)?.forceUpdate(() => { next = performance.now() + 4 * (performance.now() - begun); });  // so drawing a long answer takes at most a fifth of the time
   };
   const { think } = state.settings, body = { model: state.chosen, messages, options, show_drafts: true, draft: answer.draft };
   if (think) body.think = think === "true";
   if (answer.draft && strategy()) body.strategy = strategy();
-  const isPlanned = answer.draft && !isPair && ["", "auto"].includes(strategy());  // then the speed-up is estimated
+  const isPlanned = answer.draft && !isPair && ["", "auto"].includes(strategy());  // then the planner has estimated the speed-up
   if (!loadedModel()) answer.figures = "Loading the model.";
   state.live.add(answer);
   set();
@@ -124,7 +124,7 @@ function addRun(runs, length, isAccepted) {
   else runs.push([length, isAccepted]);
 }
 
-// The only text about an answer's speed, during the answer and afterwards; the speed-up has its own badge.
+// Returns the text about an answer's speed, during the answer and afterwards. The speed-up has its own badge.
 const inWords = ({ predicted_n, predicted_per_second }) => [`${predicted_n} tokens`, `${predicted_per_second.toFixed(1)} tokens/s`];
 
 function finish(answer, part, isPlanned) {
@@ -132,7 +132,7 @@ function finish(answer, part, isPlanned) {
   answer.speed = t.predicted_per_second;
   answer.n = t.predicted_n;
   answer.used = part.prompt_eval_count + part.eval_count;
-  delete answer.speedup;  // from before the answer was continued
+  delete answer.speedup;  // the speed-up of the answer before it was continued
   answer.drafts = `acceptance length ${t.acceptance_length.toFixed(1)}, ${t.draft_n_accepted} of ${t.draft_n} drafted tokens accepted`;
   if (isPlanned && t.plan.strategy === "auto" && t.predicted_n >= MIN_TOKENS) answer.speedup = t.plan.speedup ?? undefined;
   const figures = inWords(t);

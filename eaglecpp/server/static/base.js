@@ -10,7 +10,7 @@ export const html = htm.bind(h);
 export const $ = (id) => document.getElementById(id);
 export const state = {};
 
-// Changes the state and redraws `state.page`, once it is set.
+// Changes the state and redraws `state.page`, once the page is set.
 export function set(changes = {}) {
   Object.assign(state, changes);
   if (state.page) render(h(state.page), document.body);
@@ -23,7 +23,7 @@ export const Icon = ({ name }) => html`<svg class="icon" aria-hidden="true"><use
 export const IconButton = ({ icon, label, ...more }) => html`
   <button type="button" class="icon-only" aria-label=${label} title=${label} ...${more}><${Icon} name=${icon}/></button>`;
 
-// Returns a stored value, or the default unless the types agree.
+// Returns a stored value. Returns the default if the types differ.
 export function load(name, otherwise) {
   try {
     const value = JSON.parse(localStorage.getItem("eaglecpp." + name)) ?? otherwise;
@@ -45,7 +45,7 @@ export function save(name, value) {
 export const speak = (spoken) => set({ spoken });
 
 // Shows a notice above the question, also to screen readers. A notice with an error or a button stays until
-// it is closed or replaced. retry: action of the button; label: its text
+// it is closed or replaced. retry: action of the button; label: text of the button
 export function say(notice, isBad = false, retry = null, label = "Try again") {
   set({ notice, isBad, retry, label });
   clearTimeout(fading);
@@ -91,7 +91,7 @@ export async function request(path, { method = "GET", body, signal } = {}) {
   return answer;
 }
 
-// Yields the objects of a streamed answer, one per line. If an object is an error, throws it.
+// Yields the objects of a streamed answer, which has one object per line. Throws the error if an object is one.
 export async function* lines(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";

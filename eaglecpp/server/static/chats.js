@@ -13,7 +13,7 @@ let database = null;
 export const NARROW = matchMedia("(max-width: 44em)");
 export const chat = () => state.chats.find((one) => one.id === state.current);
 
-Object.assign(state, { chats: [], running: new Map(),  // by conversation: the AbortController of its running answer
+Object.assign(state, { chats: [], running: new Map(),  // AbortController of the running answer, by conversation
   current: load("current", ""), search: "", unsaved: "", isListOpen: !NARROW.matches && load("menu", true) });
 
 // Resolves when the conversations are loaded.
@@ -32,8 +32,8 @@ export async function useChats() {
 
 const opened = async () => database ??= await openDB("eaglecpp", 1, { upgrade: (made) => made.createObjectStore(TABLE, { keyPath: "id" }) });
 
-// Loads stored conversations, except those that are unsaved or in use in this window; returns how many are
-// invalid.
+// Loads stored conversations, except conversations that are unsaved or in use in this window. Returns the number
+// of invalid conversations.
 async function read() {
   const records = await (await opened()).getAll(TABLE), chats = records.filter(isChat);
   const own = state.editing && chat();
@@ -66,7 +66,7 @@ export function touch(one) {
   state.chats.sort(byTime);
 }
 
-// Saves a conversation. If the browser refuses, a notice stays until it succeeds.
+// Saves a conversation. If the browser refuses, a notice stays until saving succeeds.
 export async function saveChat(one = chat()) {
   if (!one?.turns.length) return;
   unsaved.add(one.id);
@@ -148,7 +148,7 @@ export function Side() {
 
 const texts = (one) => [one.title, ...shown(one).flatMap((turn) => turn.content ?? turn.answers.map((answer) => answer.content))];
 
-// Returns the time of the last use, as the list shows it.
+// Returns the text of the time of last use, for the list.
 function since(at) {
   const days = Math.round((new Date().setHours(0, 0, 0, 0) - new Date(at).setHours(0, 0, 0, 0)) / 86_400_000);
   if (days < 31) return new Intl.RelativeTimeFormat("en", { numeric: "auto" }).format(-days, "day");
@@ -193,7 +193,7 @@ async function remove(gone) {
   set({ chats: state.chats.filter((one) => one !== gone) });
   if (!chat()) newChat();
   $("question").focus();
-  await saveChat(state.chats.find(({ id }) => unsaved.has(id)));  // space was freed
+  await saveChat(state.chats.find(({ id }) => unsaved.has(id)));  // tries again, because space was freed
   say(`“${gone.title}” is deleted.`, false, () => {
     state.chats.push(gone);
     open(gone);
@@ -213,7 +213,7 @@ function give(download, text) {
   setTimeout(() => URL.revokeObjectURL(href), 10_000);
 }
 
-// Exports all conversations to a file, and imports such a file. The later of two versions is kept.
+// Exports all conversations to a file, and imports such a file. Of two versions, the later version is kept.
 
 export function backUp() {
   give(`eaglecpp-${new Date().toISOString().slice(0, 10)}.json`, JSON.stringify({ eaglecpp_chats: 1, chats: state.chats.filter((one) => one.turns.length) }));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Files and pictures of a question: chosen, dropped or pasted.
+// Files and pictures of a question, which the user chooses, drops or pastes.
 import { $, complain, html, IconButton, set, state } from "./base.js";
 import { takesImages } from "./models.js";
 
-const MAX_TEXT = 256 * 1024;  // bytes of a text file; more than most contexts hold
-const MAX_SIDE = 1024;  // pixels of the longer side; models scale pictures down further anyway
+const MAX_TEXT = 256 * 1024;  // maximum bytes of a text file, more than most contexts hold
+const MAX_SIDE = 1024;  // maximum pixels of a picture's longer side; models scale pictures down further anyway
 
 Object.assign(state, { files: [], images: [] });  // attached to the question in the input field
 document.ondragover = (event) => event.preventDefault();
@@ -34,7 +34,7 @@ async function readText(file) {
   try {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
     if (!text.includes("\0")) return text;
-  } catch { /* fails below */ }
+  } catch { /* the check below rejects the file */ }
   throw new Error("it is not UTF-8 text; attach text or pictures");
 }
 
@@ -57,7 +57,7 @@ async function readImage(file) {
 
 const Picture = ({ src, i }) => html`<img src=${src} alt="Picture ${i + 1}"/>`;
 
-// The attachments, with buttons to remove them.
+// The attachments of the question in the input field, with buttons to remove them.
 export function Attached() {
   const without = (name, at) => () => { set({ [name]: state[name].filter((one, i) => i !== at) }); $("question").focus(); };
   return html`
@@ -72,7 +72,7 @@ export const Files = ({ files = [], images = [] }) => html`
   ${files.map(({ name, text }) => html`<details><summary>${name}</summary><pre tabindex="0">${text}</pre></details>`)}
   ${images.map((src, i) => html`<${Picture} src=${src} i=${i}/>`)}`;
 
-// Converts a question to a message of Ollama's API. Each file is quoted in a fence longer than any inside it.
+// Converts a question to a message of Ollama's API. Each file is quoted in a fence longer than any fence in the file.
 export function asMessage({ content, files = [], images = [] }) {
   const quoted = files.map(({ name, text }) => {
     const longest = Math.max(2, ...(text.match(/`+/g) ?? []).map((run) => run.length));

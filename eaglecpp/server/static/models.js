@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The server's models: the chosen one, facts about each, downloads.
+// The server's models: the chosen model, facts about each model, downloads.
 import { $, complain, html, Icon, lines, load, Notice, request, save, say, set, state } from "./base.js";
 
 Object.assign(state, {
@@ -7,7 +7,7 @@ Object.assign(state, {
   inMemory: [],  // from /api/ps
   chosen: "",  // name of the chosen model
   pulling: null,  // the AbortController of a download
-  pulled: 0,  // downloaded share, 0 if unknown
+  pulled: 0,  // downloaded share of a model, 0 if unknown
 });
 
 export const loadedModel = (name = state.chosen) => state.inMemory.find((one) => one.name === name);
@@ -17,7 +17,7 @@ export const takesImages = () => state.listed.find((one) => one.name === state.c
 // Returns whether a model generates text; an embedding model does not.
 const answers = ({ capabilities = [] }) => !capabilities.length || capabilities.includes("completion");
 
-// Returns the model's default options; null for a model that is not in memory, since this must not load it.
+// Returns the model's default options. Returns null if the model is not in memory, because this must not load it.
 export async function defaults() {
   if (!loadedModel()) return null;
   const settings = (await (await request(`props?model=${encodeURIComponent(state.chosen)}`)).json()).default_generation_settings;
@@ -28,7 +28,7 @@ let loading = null;  // promise of the list of models
 
 export const loadModels = () => loading = listModels();
 
-// Waits for the list of models, since a question may be sent before it has arrived.
+// Waits for the list of models, because a question may be sent before the list has arrived.
 export async function haveModels() {
   await loading;
   if (!state.chosen) await loadModels();
@@ -39,7 +39,7 @@ async function listModels() {
   try {
     state.listed = (await (await request("api/tags")).json()).models;
     state.inMemory = (await (await request("api/ps")).json()).models;
-    // A loaded model answers at once; another one is loaded only if the user picks it.
+    // A loaded model is chosen, because it answers at once. Other models are loaded only if the user picks them.
     const names = state.listed.filter(answers).map((one) => one.name), loaded = state.inMemory.map((one) => one.name);
     const first = loaded.length && !loaded.includes(wanted) ? loaded.find((name) => names.includes(name)) : wanted;
     set({ chosen: [state.chosen, first, names[0]].find((name) => names.includes(name)) ?? "" });
@@ -49,7 +49,7 @@ async function listModels() {
   }
 }
 
-// The dialog to choose and download models. It covers the page's notices, so it shows them itself.
+// The dialog to choose and download models. The dialog covers the page's notices, so it shows notices itself.
 export const Models = () => html`
   <dialog id="models" aria-labelledby="models-title">
     <form method="dialog" class="bar"><h2 id="models-title">Models</h2><button class="main">Done</button></form>
@@ -97,7 +97,7 @@ function submit(event) {
   else pull(model.value.trim(), draft.checked ? "auto" : undefined);
 }
 
-// draft: "auto" finds a known drafter; undefined leaves it to the model
+// draft: "auto" finds a known drafter; undefined = the model's own drafter
 async function pull(name, draft) {
   if (!name) return;
   set({ pulling: new AbortController(), pulled: 0 });

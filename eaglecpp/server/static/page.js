@@ -91,7 +91,7 @@ function Ask({ used }) {
     </form>`;
 }
 
-// Shows how much of the context the conversation fills, from its last answer.
+// Shows how much of the context the conversation filled in its last answer.
 function Gauge({ used, all }) {
   if (!used || !all) return null;
   const text = `${used.toLocaleString("en")} of ${all.toLocaleString("en")} tokens`, percent = Math.round(100 * used / all);
@@ -119,7 +119,7 @@ document.onkeydown = (event) => {
     }
   }
   const chord = (event.ctrlKey || event.metaKey) && `${event.shiftKey ? "shift+" : ""}${event.key.toLowerCase()}`;
-  if (chord !== "k" && chord !== "shift+o") return;  // the keys of llama.cpp's page
+  if (chord !== "k" && chord !== "shift+o") return;  // the same keys as on llama.cpp's page
   event.preventDefault();
   if (chord === "shift+o") return newChat();
   showList(true);

@@ -3,11 +3,11 @@
 // loaded: HTML is shown as text, a remote picture becomes a link, and DOMPurify sanitizes the result.
 /* global markdownit, DOMPurify, hljs, katex */
 
-// Limits in characters: a model's text is unbounded, and it is rendered again as it grows.
-const MAX_CODE = 50_000;  // highlighted code
-const MAX_FORMULA = 4_000, MAX_LINES = 100;  // one formula; without an end so soon it is not a formula
-const MAX_SET = 20_000, MAX_FORMULAS = 500;  // all formulas of a text, and their number; others are shown as source
-const MAX_TEXT = 200_000, MAX_LIVE = 40_000;  // rendered text, and that of a running answer; the rest is shown as source
+// Limits in characters. They are needed because a model's text is unbounded, and is rendered again as it grows.
+const MAX_CODE = 50_000;  // maximum of a highlighted code block
+const MAX_FORMULA = 4_000, MAX_LINES = 100;  // maximum of one formula; a longer text is not a formula
+const MAX_SET = 20_000, MAX_FORMULAS = 500;  // maximum of all formulas of a text, and their maximum number; other formulas are shown as source
+const MAX_TEXT = 200_000, MAX_LIVE = 40_000;  // maximum of a rendered text, and of a running answer's rendered text; the rest is shown as source
 const DELIMITERS = [["$$", "$$", true], ["\\[", "\\]", true], ["\\(", "\\)", false], ["$", "$", false]];
 // MathML needs no styles and no fonts
 const FORMULA = { output: "mathml", throwOnError: false, errorColor: "currentcolor", strict: "ignore", trust: false, maxExpand: 300 };
@@ -27,11 +27,11 @@ markdown.renderer.rules.image = (tokens, i) => {
 DOMPurify.addHook("afterSanitizeAttributes", (node) => {
   if (node.tagName === "A") Object.assign(node, { target: "_blank", rel: "noopener noreferrer" });
   if (node.tagName === "IMG" && !/^data:image\//.test(node.getAttribute("src"))) node.remove();
-  if (node.tagName === "PRE") node.tabIndex = 0;  // scrollable with the keyboard too
+  if (node.tagName === "PRE") node.tabIndex = 0;  // so that the keyboard can scroll it
 });
 
 const set = new Map();  // cache of rendered formulas
-let nSet = 0, nFormulas = 0;  // of this text: characters outside the cache, and formulas
+let nSet = 0, nFormulas = 0;  // for the rendered text: characters of formulas outside the cache, and number of formulas
 
 // isLive: the answer is still running
 export function render(text, isLive = false) {
@@ -66,8 +66,8 @@ function formula(tex, displayMode) {
 
 const asWritten = (tex) => `<code>${markdown.utils.escapeHtml(tex)}</code>`;
 
-// Returns whether this mark still occurs in the text after `from`. Cached, since a search for each unclosed
-// mark would take quadratic time.
+// Returns whether a mark occurs in the text after `from`. The result is cached, because a search for each
+// unclosed mark would take quadratic time.
 function comes(state, mark, from) {
   state.marks ??= {};
   state.marks[mark] ??= state.src.lastIndexOf(mark);
@@ -83,7 +83,7 @@ function formulaInline(state, silent) {
   const length = src.slice(start, start + MAX_FORMULA).indexOf(close), end = start + length;
   const tex = src.slice(start, end);
   if (length < 0 || !tex.trim()) return false;
-  if (open === "$" && (/^\s|\s$/.test(tex) || /\d/.test(src[end + 1] ?? ""))) return false;  // $5 and $6
+  if (open === "$" && (/^\s|\s$/.test(tex) || /\d/.test(src[end + 1] ?? ""))) return false;  // text such as "$5 and $6"
   if (!silent) Object.assign(state.push("formula", "", 0), { content: tex, meta: isDisplay });
   state.pos = end + close.length;
   return true;
@@ -115,7 +115,7 @@ function headings({ tokens }) {
 // Wraps the drafted characters of `root`. runs: [length, isDrafted] over the source. The rendered text is the
 // source without its marks, in the same order, so both are walked in parallel.
 export function colour(root, source, runs) {
-  let nLeft = source.length;  // an imported file may have any number
+  let nLeft = source.length;  // in an imported file, runs may have any lengths
   const flags = runs.flatMap(([length, isOn]) => {
     const n = Math.max(0, Math.min(length | 0, nLeft));
     nLeft -= n;
@@ -124,13 +124,13 @@ export function colour(root, source, runs) {
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   const nodes = [];
   for (let node; (node = walker.nextNode());) {
-    const isBetweenBlocks = /^\s*\n\s*$/.test(node.data) && !node.parentNode.closest("pre");  // rows of a table, lines of a list
+    const isBetweenBlocks = /^\s*\n\s*$/.test(node.data) && !node.parentNode.closest("pre");  // such as between rows of a table or lines of a list
     if (!isBetweenBlocks && !node.parentNode.closest("math")) nodes.push(node);
   }
   let at = 0;
   for (const node of nodes) {
     const parts = [], begin = /\S[^\n]{0,15}/.exec(node.data);
-    const ahead = begin ? source.slice(at, at + 4000).indexOf(begin[0]) : -1;  // after marks and link addresses
+    const ahead = begin ? source.slice(at, at + 4000).indexOf(begin[0]) : -1;  // skips marks and link addresses
     at += Math.max(0, ahead - (begin?.index ?? 0));
     let isOn = false;
     for (const char of node.data) {

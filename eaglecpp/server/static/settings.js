@@ -5,7 +5,7 @@ import { $, html, IconButton, load, save, set, state } from "./base.js";
 import { backUp, chat, restore, saveChat } from "./chats.js";
 import { defaults, loadedModel, loadModels } from "./models.js";
 
-const NUMBERS = {  // label, step, maximum, minimum; a phone folds all but the first two
+const NUMBERS = {  // label, step, maximum, minimum; a phone folds all settings but the first two
   temperature: ["Temperature", 0.1, 2], num_predict: ["Max tokens", 1, undefined, 1], num_ctx: ["Context", 1, undefined, 1],
   top_p: ["Top p", 0.05, 1], top_k: ["Top k", 1], min_p: ["Min p", 0.01, 1], repeat_penalty: ["Repeat penalty", 0.05], seed: ["Seed", 1] };
 const SAVED = [...Object.keys(NUMBERS), "think", "strategy"];  // settings that a preset saves, in addition to the system prompt
@@ -16,7 +16,7 @@ const FIRST = { ...Object.fromEntries(SAVED.map((name) => [name, ""])), key: "",
 Object.assign(state, {
   settings: Object.fromEntries(Object.entries(FIRST).map(([name, value]) => [name, load(name, value)])),
   preset: "",  // name of the chosen preset
-  inForce: {},  // values of empty fields
+  inForce: {},  // values that apply if a field is empty
 });
 
 export function change(changes) {
@@ -36,7 +36,7 @@ export async function openSettings() {
 
 function closeSettings() {
   saveChat();
-  if (!state.chosen) loadModels();  // the API key may have been missing before
+  if (!state.chosen) loadModels();  // the models could not be listed without the API key
 }
 
 function setSystem(system) {

@@ -9,7 +9,7 @@ import { colour, render as layOut } from "./render.js";
 import { change } from "./settings.js";
 import { Component, render } from "./vendor/preact.mjs";
 
-const MIN_GAIN = 1.05;  // speed-up from which a badge is shown
+const MIN_GAIN = 1.05;  // minimum speed-up that is shown as a badge
 
 export function Turn({ turn, isLeft, ...more }) {
   const isUser = turn.role === "user";
@@ -58,7 +58,7 @@ function turnTo(turn) {
   set();
 }
 
-// Puts the turn's text into the input field; nothing changes until it is sent.
+// Puts the turn's text into the input field. The conversation does not change until the text is sent.
 function edit(turn) {
   $("question").value = turn.content ?? turn.answers[0].content;
   set({ editing: turn, files: turn.files ?? [], images: turn.images ?? [] });
@@ -80,7 +80,7 @@ class Answer extends Component {
   }
 }
 
-// Rendered Markdown, updated only if it changes.
+// Rendered Markdown, which is drawn again only if it changes.
 class Text extends Component {
   shouldComponentUpdate(next) {
     return Object.keys(next).some((name) => next[name] !== this.props[name]);
