@@ -138,7 +138,7 @@ def ctest(folder: Path, *options: str) -> None:
 
 
 def sanitized(*targets: str) -> Path:
-    """Builds with sanitizers that end a program at the first error; used for tests and fuzzing."""
+    """Builds test programs and fuzzers with sanitizers, which end a program at the first error."""
     sanitizers = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
     compiler = ("-DCMAKE_CXX_COMPILER=clang++", "-DEAGLECPP_FUZZ=ON") if has_libfuzzer() else ()
     return cmake(

@@ -234,7 +234,7 @@ def _measured(strategy: str, temperature: float, answers: list[Timings], plain: 
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the lower and upper quartile; (0, 0) for an empty sequence."""
+    """Returns the lower and the upper quartile, or (0, 0) for an empty sequence."""
     ordered = sorted(values)
     n = len(ordered)
     return (ordered[n // 4], ordered[(3 * n) // 4 if n > 1 else 0]) if ordered else (0.0, 0.0)

@@ -47,7 +47,7 @@ option = partial(click.option, cls=_Option)
 
 
 def added(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Combines the decorators of several options; the help text shows the options in this order."""
+    """Combines the decorators of several options. The help text shows the options in the given order."""
 
     def decorate(function: F) -> F:
         for add in reversed(options):
@@ -64,7 +64,7 @@ def json_option(what: str) -> Callable[[F], F]:
 
 class Command(click.Command):
     """A click command. examples: pairs (command, explanation), which the help shows first. usual: the
-    parameters that --help shows; --help-all shows all parameters
+    parameters that --help shows (--help-all shows all parameters)
     """
 
     def __init__(

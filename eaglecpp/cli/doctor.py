@@ -163,7 +163,7 @@ def native_facts() -> dict[str, Any]:
 
 
 def report(facts: dict[str, Any]) -> str:
-    """Formats the facts about the machine; the verdict comes first."""
+    """Formats the facts about the machine. The verdict comes first."""
     model = facts.get("model")
     verdict = model["verdict"]["text"] if model else ""
     head = fitted(verdict or f"all good: eaglecpp {facts['eaglecpp']} works here") + "\n"

@@ -52,7 +52,7 @@ _FIELD = re.compile(rf"(?<![\w/.-])(?:{_LONG})(?![\w/.-])|^(?:{_ANY})(?=:| ['0-9
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]  # no generic type before click 8.4
-    """A parameter type made from a function; the function's ValueErrors become usage errors."""
+    """A parameter type whose values a function parses. The function's ValueErrors become usage errors."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -189,7 +189,8 @@ def engine_options(
     defaults: Mapping[str, Any] = MappingProxyType({}),
     helps: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[F], F]:
-    """Adds every option of these classes that has a flag; by default sampling, model and draft options.
+    """Adds every option of these classes that has a flag. By default these are the sampling, model and draft
+    options.
 
     taken:    flags that have another meaning in this command
     defaults: defaults of this command, by "group.field"
@@ -370,8 +371,8 @@ def stored_name(text: str) -> ModelName:
 
 
 def read_input(path: str) -> bytes:
-    """Reads a file's bytes unchanged; "-" is standard input. Raises OSError for an unreadable file,
-    click.ClickException for a file larger than `MAX_INPUT`.
+    """Reads a file's bytes without changes. The name "-" means standard input. Raises OSError for an
+    unreadable file, and click.ClickException for a file larger than `MAX_INPUT`.
     """
     with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as stream:
         data = stream.read(MAX_INPUT + 1)

@@ -229,7 +229,7 @@ def _found(
     is_own: bool,
 ) -> tuple[RunModel, ServerAnswers | None, SavedChat | None]:
     """Returns the model, the server that has it (or None), and the chat to continue (or None). chosen: a chat
-    that the user chose by its id; is_own: an option requires that this process answers
+    that the user chose by its id; is_own: True if an option requires that this process answers
     """
     may_draft = asked.strategy is None or asked.strategy.kind != "off"
     find = partial(look_up, wants_draft=may_draft, insecure=asked.insecure)

@@ -113,8 +113,8 @@ class Display:
             self._bar.write(laid_out(text), file=sys.stderr)
 
     def on_work(self, what: str, n_done: int, n_all: int, detail: str = "") -> None:
-        """Draws a bar per activity. During training, the loop polls `stop`; in other activities, Ctrl+C
-        raises an exception.
+        """Draws a bar for each activity. During training, the loop calls `stop` to learn of Ctrl+C. In all
+        other activities, Ctrl+C raises an exception.
         """
         self._is_training = what == "training"
         if self.stop() and not self._is_training:

@@ -53,7 +53,7 @@ _POOLINGS = ("none", "mean", "cls", "last", "rank")
 
 
 class Llama(Mirror):
-    """A model with the interface of `llama_cpp.Llama`; `engine` is the underlying `eaglecpp.Engine`.
+    """A model with the interface of `llama_cpp.Llama`. `engine` is the underlying `eaglecpp.Engine`.
 
     `draft_model`: path of a drafter GGUF, or "text" for drafts from the text itself. `strategy`: see
     `eaglecpp.Strategy`. `n_ctx=0`: the model's own context length. `verbose` has no effect; llama.cpp's log
@@ -163,7 +163,8 @@ class Llama(Mirror):
         **options: Any,
     ) -> Self:
         """Downloads a GGUF from the Hugging Face Hub and opens it. `filename` and `additional_files` (further
-        shards) are names or glob patterns that match one file each; `**options` are the constructor's.
+        shards) are names or glob patterns, each of which matches one file. `**options` are options of the
+        constructor.
         """
         from huggingface_hub import hf_hub_download, list_repo_files
 

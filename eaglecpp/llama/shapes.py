@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # types of results
         timings: dict[str, Any]
 
     class ChatPartChoice(TypedDict):
-        """The new part of an answer; llama_cpp's own type does not allow an empty `delta`."""
+        """The new part of an answer. Unlike llama_cpp's own type, this type allows an empty `delta`."""
 
         index: int
         delta: llama_types.ChatCompletionStreamResponseDelta

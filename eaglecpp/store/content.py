@@ -98,8 +98,8 @@ def check_space(folder: Path, n_bytes: int, what: str) -> None:
 
 @contextlib.contextmanager
 def lock_store(root: Path, digest: str = "", report: Report = silent) -> Iterator[None]:
-    """Locks manifests and blobs until the `with` block ends; with a digest, locks only that blob's partial
-    file.
+    """Locks manifests and blobs until the `with` block ends. If a digest is given, locks only the partial
+    file of the blob with this digest.
 
     Raises StoreError after two minutes. With a digest, waits without a time limit, and reports the waiting.
     """

@@ -125,9 +125,9 @@ def _file_type(file: GgufFile) -> str:
 
 def check_fit(draft: Path, target: Facts) -> Facts:
     """Checks that a drafter fits the target and returns the drafter's facts. Raises MismatchError, which
-    names both models and every difference; GgufError, or an error of `eaglecpp.convert`, for an invalid file.
-    Whether a small model or a bare head fits is decided by the engine, which loads it together with the
-    target. Source of the rules: native/engine/models.cpp.
+    names both models and every difference, and GgufError or an error of `eaglecpp.convert` for an invalid
+    file. For a small model or a bare head, the engine decides whether it fits the target, because the engine
+    loads it together with the target. Source of the rules: native/engine/models.cpp.
     """
     from eaglecpp._extension import core
 

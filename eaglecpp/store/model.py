@@ -79,7 +79,7 @@ class StoredModel:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the manifest in hex, which identifies this state of the model; `list` shows the first 12
+        """SHA-256 of the manifest in hex, which identifies this state of the model. `list` shows the first 12
         digits.
         """
         return hashlib.sha256(self.data).hexdigest()
@@ -103,7 +103,7 @@ class StoredModel:
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """The model's config; empty for a model without a config."""
+        """The model's config, or an empty config for a model without a config."""
         if self.made_up is not None:
             return self.made_up
         layer = self.manifest.config
@@ -163,8 +163,8 @@ class StoredModel:
 
     @property
     def is_local(self) -> bool:
-        """True if this machine's user wrote the model's settings, and not the model's publisher; see
-        `Manifest`.
+        """True if this machine's user wrote the model's settings, instead of the model's publisher (see
+        `Manifest`).
         """
         return self.own and self.manifest.is_local
 

@@ -89,7 +89,7 @@ class TrainPlan:
     own_embedding: bool
 
     def model(self, dtype: torch.dtype, **options: Any) -> DraftModel:
-        """Returns the model with the initial weights; options: arguments of `DraftModel`."""
+        """Returns the model with the initial weights. options: arguments of `DraftModel`."""
         model = model_for(self.spec)(
             self.spec, self.embedding, share_head=self.share_head, dtype=dtype, **options
         )

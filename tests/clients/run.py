@@ -96,7 +96,7 @@ def command(name: str, python: Path) -> list[str | Path]:
 
 
 def run(name: str) -> bool:
-    """Runs one client's script; prints its output only if it fails."""
+    """Runs one client's script. Prints the script's output only if the script fails."""
     try:
         python = environment(name)
     except subprocess.CalledProcessError as error:

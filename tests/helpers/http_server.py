@@ -116,7 +116,9 @@ class TestServer:
                 yield json.loads(line)
 
     def events(self, path: str, body: Any) -> Iterator[Any]:
-        """Yields the server-sent events of an answer; OpenAI's last event is the text [DONE]."""
+        """Yields the server-sent events of an answer. With OpenAI's API, the last event is the text
+        [DONE].
+        """
         with self.post(path, {**body, "stream": True}, stream=True) as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
             for line in answer.iter_lines():

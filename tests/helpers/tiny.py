@@ -86,8 +86,8 @@ class TargetSpec:
 
 @dataclass(frozen=True)
 class TinyTarget:
-    """A target as GGUF and as Hugging Face directory. `weights`: weights under Hugging Face's names; `gguf`:
-    file in the requested type.
+    """A target as GGUF and as Hugging Face directory. `weights`: the weights under Hugging Face's names.
+    `gguf`: the GGUF file, in the requested tensor type.
     """
 
     spec: TargetSpec

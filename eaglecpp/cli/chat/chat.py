@@ -37,7 +37,7 @@ _SHOWN_LINES = 12
 
 @dataclass
 class ChatSettings:
-    """Settings for generating and showing answers; `/set` changes them.
+    """Settings for generating and showing answers, which `/set` changes.
 
     think:   None = the template decides
     format:  arguments of `Session.chat` for the output format
@@ -52,7 +52,7 @@ class ChatSettings:
 
 @dataclass(eq=False)
 class Chat:
-    """A chat with one model at a time; `/load` changes the model.
+    """A chat with one model at a time. The command `/load` changes the model.
 
     folder: folder of saved conversations; None = do not save. saved: the conversation to continue
     server: server that answers until the model is opened in this process
@@ -234,7 +234,7 @@ class Chat:
         self._noted.update(notices)
 
     def save(self) -> None:
-        """Saves the conversation, unless history is off; deletes the file of an empty conversation."""
+        """Saves the conversation, unless history is off. If the conversation is empty, deletes its file."""
         session, source = self.session, self.model.source
         if self.folder is None or not self.settings.history:
             return

@@ -97,7 +97,7 @@ class Pastes(Processor):
         self.labels: dict[int, str] = {}
 
     def folded(self, text: str) -> str:
-        """Returns the placeholder character for a long pasted text; a short text is returned unchanged."""
+        """Returns the placeholder character for a long pasted text. A short text is returned unchanged."""
         n_lines = len(text.splitlines())
         if n_lines < _LONG_LINES:
             return text

@@ -88,8 +88,8 @@ class WordWrap:
 
 
 class Screen:
-    """Output of a chat or of one answer; `wrap` may change between answers. On a colour terminal, accepted
-    draft tokens are green, and notes and thinking grey. In files and pipes, thinking is hidden.
+    """Output of a chat or of one answer. `wrap` may change between answers. On a colour terminal, accepted
+    draft tokens are green, and notes and thinking are grey. In files and pipes, thinking is hidden.
 
     is_terminal: stdout is a terminal; None = detect
     """

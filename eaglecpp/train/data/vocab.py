@@ -45,7 +45,7 @@ class DraftVocabulary:
 
     @property
     def draft_ids(self) -> NDArray[np.int64]:
-        """Draft id of each target token, i64 [n_vocab]; -1 for a token outside the draft vocabulary."""
+        """Draft id of each target token, i64 [n_vocab]. A token outside the draft vocabulary has -1."""
         table = np.full(self.n_vocab, -1, np.int64)
         table[self.ids] = np.arange(len(self.ids))
         return table

@@ -119,7 +119,7 @@ def merged(
 
 
 class _Flash(NamedTuple):
-    """Result of a flash kernel's forward pass; `rest` is passed to the kernel's backward pass unchanged."""
+    """Result of a flash kernel's forward pass. `rest` is passed unchanged to the kernel's backward pass."""
 
     out: Tensor
     lse: Tensor

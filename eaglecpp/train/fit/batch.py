@@ -80,7 +80,7 @@ class Run:
 
 
 def epoch_steps(lengths: Sequence[int], n_tokens: int, seed: int, epoch: int) -> list[list[int]]:
-    """Returns the conversations of each step of an epoch; all steps except the last have at least `n_tokens`
+    """Returns the conversations of each step of an epoch. All steps except the last have at least `n_tokens`
     tokens.
     """
     order = np.random.default_rng([seed, epoch]).permutation(len(lengths))
@@ -96,7 +96,7 @@ def epoch_steps(lengths: Sequence[int], n_tokens: int, seed: int, epoch: int) ->
 
 
 def micro_batches(indices: Sequence[int], lengths: Sequence[int], n_tokens: int) -> list[list[int]]:
-    """Splits a step into micro-batches of up to `n_tokens` tokens; conversations are never cut."""
+    """Splits a step into micro-batches of up to `n_tokens` tokens. Conversations are never cut."""
     cut: list[list[int]] = []
     room = 0
     for index in sorted(indices, key=lambda i: (-lengths[i], i)):
@@ -197,8 +197,8 @@ def _thinned(
     *,
     has_blocks: bool,
 ) -> tuple[list[NDArray[np.int64]], Run, list[NDArray[np.int64]], list[float]]:
-    """Selects the counted rows. Later steps count one row in `every`; the steps of a block drafter share
-    random anchors. If no row would be left, all rows are counted. Returns the rows of each step, the run
+    """Selects the counted rows. Later steps count one row in `every`. All steps of a block drafter count the
+    same random anchors. If no row would be left, all rows are counted. Returns the rows of each step, the run
     (padded to round numbers), and the rows' places and weights, as in `Batch`.
 
     Neighbouring chains overlap in all but one token, so leaving out every other chain loses little. A row of

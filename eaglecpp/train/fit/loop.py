@@ -53,7 +53,7 @@ def lr_factor(progress: float, warmup: float) -> float:
 
 class Optimizer:
     """AdamW on fp32 weights, without decay of norm weights. `step(scale, lr)` applies accumulated gradients.
-    A step with a non-finite gradient does not change the weights, and is counted; the data of this step are
+    A step with a non-finite gradient does not change the weights, and is counted. The data of such a step are
     used again in the next epoch.
     """
 
@@ -318,7 +318,7 @@ class Trainer:
         return Outcome(reason, self.progress, best, self.optimizer.n_skipped)
 
     def _run(self) -> str:
-        """Runs training steps until a reason to end; returns the reason."""
+        """Runs training steps until there is a reason to end, and returns this reason."""
         reason, p = "budget", self.progress
         steps = self._steps()
         while self.share() < 1.0:

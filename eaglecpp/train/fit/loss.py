@@ -54,7 +54,7 @@ _LK_DECAY = 3.0
 
 
 def step_weights(n_steps: int) -> list[float]:
-    """Returns the weight of each step's rows in the loss; the weights add up to 1."""
+    """Returns for each step the weight of its rows in the loss. The weights add up to 1."""
     raw = [_STEP_DECAY**k for k in range(n_steps)]
     return [w / sum(raw) for w in raw]
 
@@ -145,8 +145,8 @@ def _seen(n_vocab: int, labels: Labels) -> tuple[Tensor, Tensor, Labels]:
 def _mixed(
     entropy: Tensor, share: Tensor, mass: Tensor, q: Tensor, p: Tensor, weight: Tensor, accepted: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the LK loss of rows from their cross-entropy. The gradient with respect to the logits has the
-    form `mass Q - share` for both losses; the share and mass for the LK loss are returned.
+    """Returns the LK loss of rows from their cross-entropy. For both losses, the gradient with respect to the
+    logits has the form `mass Q - share`. The function also returns the share and the mass for the LK loss.
 
     q, p, share: [n_rows, n_top], values at the labels; entropy, mass, weight, accepted: [n_rows, 1].
     """

@@ -258,8 +258,8 @@ def _copy_blocks(target: GgufFile, spec: DraftSpec, state: State) -> str | None:
 
 
 def _block_of(target: GgufFile, spec: DraftSpec, index: int | None = None) -> State | None:
-    """Returns the weights of the target's last block, or of another block, under the names of `DraftLayer`;
-    None if the block has another shape.
+    """Returns the weights of the target's last block, or of another block, under the names of `DraftLayer`.
+    Returns None if the block has another shape.
     """
     index = spec.target_block_count - 1 if index is None else index
     arch, block = target.architecture, f"blk.{index}"

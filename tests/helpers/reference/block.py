@@ -180,7 +180,7 @@ class BlockDrafter:
         return self.window(i) > 0 and not self.config.get("sliding_window_non_causal")
 
     def window(self, i: int) -> int:
-        """Returns the width of the sliding window of layer i; 0 = full attention."""
+        """Returns the width of the sliding window of layer i, or 0 for full attention."""
         kinds = self.config.get("layer_types") or ["full_attention"] * self.n_layers
         return int(self.config.get("sliding_window") or 0) if kinds[i] == "sliding_attention" else 0
 

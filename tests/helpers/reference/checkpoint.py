@@ -21,8 +21,8 @@ Weights = dict[str, torch.Tensor]
 
 
 def canonical_name(name: str) -> str:
-    """Returns the canonical name of a tensor: drops a leading `model.`; `midlayer.` becomes `layers.0.` and
-    `midlayer.{i}.` becomes `layers.{i}.`.
+    """Returns the canonical name of a tensor. A leading `model.` is dropped, `midlayer.` becomes `layers.0.`,
+    and `midlayer.{i}.` becomes `layers.{i}.`.
     """
     name = name.removeprefix("model.")
     name = re.sub(r"^midlayer\.(?=\d)", "layers.", name)

@@ -14,7 +14,7 @@ from eaglecpp.errors import GgufError, InvalidValueError
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
-    """Runs a command that raises the given exception; returns the exit code."""
+    """Runs a command that raises the given exception, and returns the command's exit code."""
 
     def run(error: BaseException) -> int:
         @click.command()

@@ -92,7 +92,9 @@ def test_a_missing_body_times_out(strict: TestServer, path: str, line: str) -> N
 
 
 def test_a_body_has_time_for_each_megabyte(store_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each megabyte of a body has a time limit; the whole body may take longer."""
+    """Tests that a body has time for each megabyte: each megabyte has a time limit, but the whole body may
+    take longer.
+    """
     monkeypatch.setattr("eaglecpp.server.http._STEP", 1000)
     with TestServer(body_s=4.0) as own, own.connect(head("/api/show", "Content-Length: 4000")) as connection:
         for _ in range(4):

@@ -54,7 +54,9 @@ def test_a_client_that_leaves_frees_its_slot(server: TestServer, slow_rounds: No
 
 
 def test_a_long_prompt_does_not_stall_others(store_root: Path, slow_rounds: None) -> None:
-    """A long prompt is read in slices; between two slices, every other request gets a round."""
+    """Tests that a long prompt does not stall other requests. The prompt is read in slices, and between two
+    slices every other request gets a round.
+    """
     engine = FAST | {"n_ctx": 2048, "n_batch": 32}
     long = {"model": MODEL, "prompt": "len is " * 600, "stream": False, "options": {"num_predict": 1}}
     with TestServer(engine=engine, preload=MODEL) as own, ThreadPoolExecutor() as pool:
