@@ -160,7 +160,7 @@ def test_without_open_choices_nothing_is_measured(write: Write, tmp_path: Path) 
 
 def test_a_target_that_fails_leaves_the_default_and_the_reason(tmp_path: Path) -> None:
     target = make_target(tmp_path / "target").gguf
-    data = target.read_bytes().replace(b"llama.", b"lamma.")  # the keys of the file, and its architecture
+    data = target.read_bytes().replace(b"llama.", b"lamma.")  # renames the keys and the architecture
     target.write_bytes(data.replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0lamma"))
     said: list[str] = []
     checkpoint = write_checkpoint(tmp_path / "in", "eagle", edit={"rope_theta": 5e5})

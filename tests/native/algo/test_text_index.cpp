@@ -61,7 +61,7 @@ TEST(proposes_the_continuation_of_the_longest_suffix) {
             CHECK_MSG(draft.size() == n && draft.n_match == std::min(length, 64),
                       strf("seed %d at %zu: %d", seed, text.size(), draft.n_match));
             Tokens expected = text;
-            // the copied text continues into the copy
+            // the draft continues the earlier occurrence, and may run into the draft itself
             for (int i = 0; i < n; ++i) expected.push_back(expected[end + 1 + i]);
             if (length < 64) CHECK(draft.tokens == Tokens(expected.end() - n, expected.end()));
         }

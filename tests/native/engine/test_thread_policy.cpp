@@ -134,7 +134,7 @@ TEST(threads_without_cores_are_dropped_for_longer_and_longer) {
     // times measured without the missing cores must not enter the cost table
     CHECK(n_regular <= 1 && !policy.is_timed());
     m.run(policy);
-    CHECK(policy.is_timed());  // with one thread
+    CHECK(policy.is_timed());  // decodes with one thread are timed
     const int n_before = m.n_starved;
     for (const double end = m.now + 60000.0; m.now < end; m.run(policy)) policy.hear_free(2.0, m.now);
     CHECK_MSG(m.n_starved - n_before <= 12, strf("%d decodes starved", m.n_starved - n_before));

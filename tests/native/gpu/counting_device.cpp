@@ -32,7 +32,7 @@ namespace {
 
 constexpr int api_version = 2;
 constexpr size_t n_align = 256;     // Vulkan's minStorageBufferOffsetAlignment is at most 256
-constexpr int n_offload_rows = 32;  // same as CUDA
+constexpr int n_offload_rows = 32;  // same as in ggml's CUDA backend
 
 EaglecppCounts counts;
 

@@ -274,7 +274,7 @@ def test_a_form_is_the_answer(engine: Engine, target: Target, family: Family) ->
     grammar = chat.grammar(prompt, form, True)
     assert allowed(engine, target, grammar, late)
     close = chat.tags.close if chat.tags is not None else ""
-    # the closing text, preceded by all of its proper prefixes
+    # the closing text, preceded by its shorter prefixes
     begun = "".join(close[:n] for n in range(1, len(close))) + close
     assert allowed(engine, target, grammar, late.replace(close, begun)), (
         "the thought ends with all of its tag"

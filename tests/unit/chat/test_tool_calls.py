@@ -348,7 +348,7 @@ def test_marks_of_every_family_in_a_value_are_its_text(family: str) -> None:
         value = f"a {mark} b"
         whole = written.replace("\1", value).replace("\2", json.dumps(value))
         assert read_typed(whole, printed, 7) == ("", [{"text": value}]), mark
-        for at in range(1, len(whole)):  # the reader finds this call or no call in a cut answer
+        for at in range(1, len(whole)):  # a cut answer contains either this call or no call
             assert read_typed(whole[:at], printed, 64)[1] in ([], [{"text": value}]), (mark, at)
 
 

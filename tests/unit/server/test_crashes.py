@@ -67,7 +67,7 @@ def test_ctrl_c_in_an_answer_logs_no_traceback(store_root: Path, tmp_path: Path,
 def test_a_server_killed_during_an_answer_frees_its_port(store_root: Path) -> None:
     port = free_port()
     body = {"model": "demo-target", "prompt": "def", "options": {"ignore_eos": True}}
-    for _ in range(2):  # a second server starts at once, on the same port
+    for _ in range(2):  # the second server starts at once, on the same port
         process = start_server(TARGET, port, "--draft", str(DRAFT), *QUICK)
         try:
             url = f"http://127.0.0.1:{port}/api/generate"
