@@ -90,7 +90,7 @@ def warn_if_busy() -> None:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Returns a Markdown table with aligned columns; floats with two decimals."""
+    """Returns a Markdown table with aligned columns. Floats have two decimals."""
     cells = [[f"{c:.2f}" if isinstance(c, float) else str(c) for c in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(head), *cells]) for i in range(len(head))]
     lines = [[h.ljust(w) for h, w in zip(head, widths, strict=True)], ["-" * w for w in widths]]

@@ -86,7 +86,7 @@ def make_plan(reader: GGUFReader, n_layers: int | None, ffn: int | None) -> Plan
 
 
 def padded_shape(tensor: ReaderTensor, plan: Plan) -> tuple[int, ...]:
-    """Returns the shape of the padded tensor, slowest axis first; the length of the last axis is in bytes."""
+    """Returns the shape of the padded tensor, slowest axis first. The size of the last axis is in bytes."""
     shape = [int(n) for n in reversed(tensor.shape)]
     if WIDENED_ROWS.search(tensor.name):
         shape[0] = plan.ffn
@@ -126,7 +126,9 @@ def tensors(reader: GGUFReader, plan: Plan) -> Iterator[tuple[str, ReaderTensor,
 
 
 def copy_fields(reader: GGUFReader, writer: GGUFWriter, changed: dict[str, Any]) -> None:
-    """Copies all metadata under the writer's architecture; values in `changed` replace the file's."""
+    """Copies all metadata to the writer, with its architecture in the keys. Values in `changed` replace the
+    file's values.
+    """
     own = field(reader, "general.architecture") + "."
     for name, found in reader.fields.items():
         if name.startswith("GGUF.") or name == "general.architecture":

@@ -223,8 +223,8 @@ def _texts(turns: Any, place: str) -> tuple[str, ...]:
 
 
 def _spoken(messages: Any, place: str) -> tuple[str, tuple[str, ...]]:
-    """Returns the system prompt and the user's messages of a conversation; the assistant's messages are left
-    out.
+    """Returns the system prompt and the user's messages of a conversation, without the assistant's
+    messages.
     """
     if not isinstance(messages, list) or not all(
         isinstance(message, Mapping) and isinstance(message.get("content"), str) for message in messages

@@ -268,8 +268,8 @@ def until_loops(
 
 
 def loop_start(tokens: list[int]) -> int:
-    """Returns the number of tokens up to the end of the first copy of an endlessly repeated passage; the
-    number of all tokens if there is no endless repetition.
+    """Returns the number of tokens up to the end of the first copy of an endlessly repeated passage. Returns
+    the number of all tokens if the tokens have no endless repetition.
     """
     n = next((n for n in range(len(tokens) + 1) if is_looping(tokens[:n])), 0)
     for period in range(1, n // 4 + 1):

@@ -66,8 +66,8 @@ def number(config: Mapping[str, Any], key: str, default: float = ..., where: str
 @overload
 def number(config: Mapping[str, Any], key: str, default: None, where: str = ...) -> float | None: ...
 def number(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: str = WHERE) -> float | None:
-    """Returns a number >= 0 from the config, which must fit in a 32-bit float; the default if the key is
-    absent or null.
+    """Returns a number >= 0 from the config, or the default if the key is absent or null. The number must fit
+    in a 32-bit float.
     """
     value = config.get(key)
     if value is None:

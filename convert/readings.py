@@ -14,10 +14,9 @@ One such choice is the convention of layer ids. Boundary id k is `R_k`, the resi
 1. no ids: `R_2, R_n//2, R_n-3`, on which all trainers agree;
 2. an id equal to n: boundary ids (no block comes after the last one);
 3. ids equal to the default itself: boundary ids;
-4. the family's convention, if it has one;
-5. ids equal to the post-layer form of the default: post-layer ids;
-6. otherwise the reading `layer_ids` or `--aux-layers` must decide, or both readings are measured by their
-acceptance.
+4. the family's convention, if the family has one; 5. ids equal to the post-layer form of the default:
+post-layer ids; 6. otherwise the reading `layer_ids` or `--aux-layers` must decide, or both readings are
+measured by their acceptance.
 
 If ids equal the default in the convention that the family does not use, they remain a choice, because a tool
 with the other convention may have written them.

@@ -3,9 +3,8 @@
 
 The file is a zip of `<prefix>/data.pkl` (the state dict with tensors as storage references) and one stored
 entry per storage. torch never compresses entries, so compressed entries are rejected. No entry therefore
-takes more memory than its size on the disk. Storages stay in the file; tensors become `TensorSource`s. Source
-of the
-format: pytorch/pytorch: torch/serialization.py.
+takes more memory than its size on the disk. The data of storages are not loaded, because tensors become
+`TensorSource`s. Source of the format: pytorch/pytorch: torch/serialization.py.
 
 The pickle is read by Python's own unpickler, limited to the instructions that a state dict needs. With other
 instructions, a few bytes of pickle could allocate gigabytes or hash a nested tuple for years, even without

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Loads the compiled extension `eaglecpp._core`; no other file may load it. Refuses a llama.cpp that the
-extension was not built for.
+"""Loads the compiled extension `eaglecpp._core`. No other file may load the extension. Refuses a llama.cpp
+for which the extension was not built.
 
 libllama is loaded first, from the package `llama_cpp` or from `LLAMA_CPP_LIB_PATH`, so that the process has
 only one copy of libllama. The loader of the package `llama_cpp` is used, but the package's Python classes are

@@ -42,7 +42,7 @@ class DataError(EagleError):
 
 class TrainError(EagleError):
     """A training run that cannot start, continue or finish: no state to resume, a directory in use, or a
-    result that does not compute what was trained.
+    result that computes other values than the trained drafter.
     """
 
 

@@ -298,7 +298,7 @@ class Completion:
 
 
 class AnswerStream(Iterator[Chunk]):
-    """A running generation. Iterate over it for chunks; leaving a `with` block ends the generation.
+    """A running generation. Iterate over it for chunks. Leaving the `with` block ends the generation.
 
     on_end: called with the result, unless an error ended the generation; notices: notices about the prompt
     """

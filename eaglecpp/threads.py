@@ -53,7 +53,7 @@ class Threads:
 
     async def run(self, work: Callable[..., T], *args: Any) -> T:
         """Runs `work(*args)` in a thread and returns its result or raises its error. If the caller is
-        cancelled, a waiting job never starts; a running job keeps its thread until the next `check_wanted`.
+        cancelled, a waiting job never starts, and a running job continues until its next `check_wanted`.
         """
         import asyncio
 

@@ -60,7 +60,7 @@ _EAGLE_CONFIG_OTHER = {
 def refuse(seen: Seen, classes: Collection[str], block_classes: Collection[str]) -> None:
     """Raises UnsupportedError for a known kind of checkpoint that cannot be converted.
 
-    classes: class names of all dialects, including those of block drafters
+    classes: class names of all dialects, including the dialects of block drafters
     """
     kind = seen.config.get("speculators_model_type")
     named = re.search(r"(?i)dflash|dspark|domino", seen.architecture) or seen.architecture in block_classes

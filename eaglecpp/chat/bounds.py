@@ -28,13 +28,13 @@ from eaglecpp.human import human_bytes
 T = TypeVar("T")
 
 MAX_TEMPLATE = 256 << 10
-"""Maximum characters of a template; the longest known template has 30 thousand."""
+"""Maximum characters of a template. The longest known template has 30 thousand."""
 MAX_TOKENS = 16_384
-"""Maximum tokens of a template, in its language; the longest known template has 2,500. The worst templates of
-the maximum length take 4 s (nested loops) or 160 MiB (imported names) to compile.
+"""Maximum tokens of a template, as its language counts tokens. The longest known template has 2,500. The
+worst templates of the maximum length take 4 s (nested loops) or 160 MiB (imported names) to compile.
 """
 MAX_NESTING = 64
-"""Maximum levels of a template's syntax tree; known templates have up to 30 levels. Jinja visits the inner
+"""Maximum levels of a template's syntax tree. Known templates have up to 30 levels. Jinja visits the inner
 levels again for each outer level.
 """
 MAX_CHARS = 16 << 20

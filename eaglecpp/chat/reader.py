@@ -373,7 +373,9 @@ class AnswerReader:
         return message_of(self.blocks)
 
     def read(self, chunk: Chunk) -> Chunk:
-        """Returns a chunk with its pieces and events; the last chunk includes all text that was held back."""
+        """Returns a chunk with its pieces and events. The last chunk also has the pieces and events of all
+        text that was held back.
+        """
         self._decode(chunk.tokens, chunk.accepted)
         found, reason = self._take(chunk.text), chunk.finish_reason
         if reason is not None:

@@ -195,8 +195,8 @@ class ServerAnswers:
     api_key: str = ""
 
     def __call__(self, conversation: Conversation, options: Mapping[str, Any]) -> ServedAnswer:
-        """Starts an answer; options as in `Session.chat`, except that prompt options have no effect. Raises
-        ServerRefusedError before the first token, also for a conversation that does not fit.
+        """Starts an answer. Takes the options of `Session.chat`, but options of the prompt have no effect.
+        Raises ServerRefusedError before the first token, also for a conversation that does not fit.
         """
         body = self._body(conversation, options)
         try:

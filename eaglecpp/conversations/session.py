@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 
 Answers = Callable[[Conversation, Mapping[str, Any]], AnswerStream]
-"""Function that starts the answer to a conversation; options as in `Session.chat`."""
+"""Function that starts the answer to a conversation. Its second argument is a mapping of the options of
+`Session.chat`.
+"""
 
 
 class ChatSession:
@@ -111,8 +113,8 @@ class ChatSession:
         return self._conversation.n_left_out
 
     def ask(self, text: str, *, images: Sequence[bytes] = (), **options: Unpack[ChatKeywords]) -> Completion:
-        """Asks a question and returns the answer; options as in `Engine.chat`. images: PNG, JPEG, GIF or BMP
-        files, for a model opened with its projector. An error leaves the history unchanged.
+        """Asks a question and returns the answer. Takes the options of `Engine.chat`. images: PNG, JPEG, GIF
+        or BMP files, for a model opened with its projector. An error leaves the history unchanged.
         """
         return _finished(self.stream(text, images=images, **options))
 

@@ -212,12 +212,12 @@ class AsyncEngine:
     def stream(
         self, prompt: Prompt | ResolvedRequest, *, watch: bool = False, **options: Unpack[GenerateKeywords]
     ) -> AsyncStream:
-        """Queues a generation; arguments as in `Session.stream`, or a request from `resolve`. `watch`: keep
-        counters up to date after every chunk, see `AsyncStream.live`.
+        """Queues a generation. Takes the arguments of `Session.stream`, or a request from `resolve`. `watch`:
+        keep the counters of `AsyncStream.live` up to date after every chunk.
 
         Raises QueueFullError, ContextFullError, EngineBrokenError, TypeError, ValueError, all before
-        queueing. A grammar is parsed in the engine's thread when the generation starts, unless `resolve` has
-        parsed it.
+        queueing. Unless `resolve` has parsed the grammar, the engine's thread parses it when the generation
+        starts.
         """
         engine = self.engine
         if not isinstance(prompt, ResolvedRequest):
@@ -236,8 +236,8 @@ class AsyncEngine:
         return AsyncStream(task, self._scheduler.cancel)
 
     async def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Completion:
-        """Completes `prompt` and returns the whole result; arguments as in `Session.stream`. The prompt and a
-        grammar are prepared in a thread, not on the event loop.
+        """Completes `prompt` and returns the whole result. Takes the arguments of `Session.stream`. A thread
+        prepares the prompt and a grammar, so the event loop is not blocked.
         """
         request = GenerationRequest.of(options, prompt=prompt)
         return await self.stream(await self.run_in_lane(self.resolve, request, lane="long")).finish()
@@ -253,8 +253,8 @@ class AsyncEngine:
     async def chat(
         self, messages: MessageList, *, stream: bool = False, **options: Unpack[ChatKeywords]
     ) -> Completion | AsyncStream:
-        """Answers a conversation; arguments and errors as in `Session.chat`. The prompt and a grammar are
-        prepared in a thread, not on the event loop.
+        """Answers a conversation. Takes the arguments of `Session.chat`, and raises the same errors. A thread
+        prepares the prompt and a grammar, so the event loop is not blocked.
         """
         request = GenerationRequest.of(options, messages=messages)
         running = self.stream(await self.run_in_lane(self.resolve, request))

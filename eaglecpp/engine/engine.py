@@ -80,7 +80,7 @@ class Engine(Talking):
         sampling: SamplingOptions | None = None,
         **options: Unpack[OpenKeywords],
     ) -> Self:
-        """Loads a target and, if there is one, its drafter.
+        """Loads a target, and a drafter if the target has one or `draft` names one.
 
         target, draft: paths of GGUF files, or references to models on this machine. `draft="text"` drafts
         from the text itself, without a drafter (for a file named "text" write `./text`). False, "off" or
@@ -139,9 +139,9 @@ class Engine(Talking):
         separate context, so conversations keep their caches.
 
         dimensions: number of values to keep, for models trained for truncated vectors. truncate: cut a text
-        that exceeds the context; False raises `ContextFullError`. normalize: scale to length 1. pooling: how
-        the vectors of a text's tokens are combined: "mean", "cls" (the first), "last", or "none" to return
-        one vector per token; the default is the file's setting, or the mean.
+        that exceeds the context; False raises `ContextFullError`. normalize: scale vectors to length 1.
+        pooling: how the vectors of a text's tokens are combined: "mean", "cls" (the first), "last", or "none"
+        to return one vector per token; the default is the file's setting, or the mean.
 
         Raises `UnsupportedError` for a reranker, `ValueError` for an empty text or invalid dimensions,
         `OutOfMemoryError`.
@@ -316,7 +316,7 @@ class Engine(Talking):
     # Closing, and helpers
 
     def close(self) -> None:
-        """Frees weights and caches. A second call does nothing; any other use afterwards raises
+        """Frees weights and caches. A second call does nothing. Any other use of a closed engine raises
         `InvalidStateError`.
         """
         prompts = self.shared.prompts

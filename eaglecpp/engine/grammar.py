@@ -194,8 +194,8 @@ class _Schema:
             _check(f"in {key}", "JSON schema", int(value), GRAMMAR_REPETITIONS)
 
     def _join(self, schema: dict[str, Any]) -> None:
-        """Marks all parts of a joined schema as open, so that `additionalProperties: false` is not added to
-        them.
+        """Marks all parts of a joined schema as open. `additionalProperties: false` is not added to open
+        parts.
         """
         waiting = [schema]
         while waiting:

@@ -187,8 +187,8 @@ class NativeSequence:
     def begin(
         self, prompt: list[int], params: core.GenerateParams, sampler: core.MadeSampler | None = None
     ) -> tuple[int, int]:
-        """Starts a generation and ends the previous one. Returns the generation's number and the number of
-        reused prompt tokens.
+        """Starts a generation, and ends the sequence's previous generation. Returns the new generation's
+        number and the number of reused prompt tokens.
         """
         with self._exclusive() as native:
             if params.sampling.grammar and params.strategy.kind != "off":
@@ -213,7 +213,7 @@ class NativeSequence:
             return native.timings(self.number)
 
     def clear(self) -> None:
-        """Forgets the conversation; the next prompt reuses nothing."""
+        """Forgets the conversation, so that the next prompt reuses none of its tokens."""
         with self._exclusive() as native:
             native.clear(self.number)
 

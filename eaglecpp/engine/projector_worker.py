@@ -40,7 +40,7 @@ def send(stream: IO[bytes], message: dict[str, Any]) -> None:
 
 
 def receive(stream: IO[bytes]) -> dict[str, Any]:
-    """Reads one message. Raises EOFError if the other side is gone, ValueError for an invalid message."""
+    """Reads one message. Raises EOFError if the stream has ended, ValueError for an invalid message."""
     n = int.from_bytes(_exactly(stream, 8), "little")
     return msgpack.decode(_exactly(stream, n), type=dict[str, Any])
 

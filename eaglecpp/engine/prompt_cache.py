@@ -353,7 +353,9 @@ class PromptCache:
 
 
 def remove_all(folder: Path) -> tuple[int, int]:
-    """Removes all prompts and slots in a folder; returns their number and bytes. Raises OSError."""
+    """Removes all files of prompts and slots in a folder. Returns the number and bytes of these files. Raises
+    OSError.
+    """
     files = list(_files(folder))
     for path, _ in files:
         path.unlink(missing_ok=True)

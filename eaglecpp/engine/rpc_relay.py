@@ -68,7 +68,9 @@ def _report(line: object) -> None:
 
 
 def greet(address: tuple[str, int]) -> str:
-    """Greets a server as llama.cpp does; returns "" for a server of this version, else the problem."""
+    """Greets a server as llama.cpp does. Returns "" if the server has this version of the protocol, else the
+    problem.
+    """
     try:
         with socket.create_connection(address, timeout=GREETING_S) as far, far.makefile("rb") as answers:
             far.sendall(HELLO)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`Scheduler`: a loop that runs many generations of one engine. It has no threads of its own and does not use
-asyncio.
+"""`Scheduler`: a loop that runs many generations of one engine. A scheduler starts no threads and does not
+use asyncio.
 
 `admit` gives free slots to queued generations. `step` runs a round of all generations with a slot: they draft
 together and are verified in one batch, next to slices of prompts that are still being processed. Each
@@ -128,7 +128,9 @@ class Scheduler:
             self.changed.notify()
 
     def run(self, requests: Sequence[ResolvedRequest]) -> list[Stream]:
-        """Runs requests until all have ended; returns their streams. Raises the first error of a request."""
+        """Runs requests until all requests have ended. Returns their streams. Raises the first error of a
+        request.
+        """
         generations = [Generation(request) for request in requests]
         self.waiting.extend(generations)
         while not self.is_idle:
@@ -235,7 +237,7 @@ class Scheduler:
         return events
 
     def end(self, generations: Sequence[Generation], error: BaseException | None = None) -> Updates:
-        """Ends generations; returns their last events."""
+        """Ends generations. Returns the last events of these generations."""
         if isinstance(error, EngineBrokenError):
             self.broken = error
         for generation in generations:

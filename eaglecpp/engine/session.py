@@ -44,7 +44,7 @@ class Talking:
         self.close()
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Completion:
-        """Completes `prompt` and returns the whole result; arguments as in `stream`."""
+        """Completes `prompt` and returns the whole result. Takes the arguments of `stream`."""
         return self.stream(prompt, **options).finish()
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Stream:
@@ -55,7 +55,8 @@ class Talking:
             `sampling` and
         `**options`: see `SamplingOptions`; the defaults are the engine's options. `strategy` and `exact`
             ("auto", "on", "off"; see `DraftOptions`) override the engine's own. `grammar`, `json_schema`,
-        `response_format`: at most one, see `eaglecpp.engine.grammar`. `on_prefill(n_done, n_prompt)` is
+            `response_format`: at most one of these three, see `eaglecpp.engine.grammar`. `on_prefill(n_done,
+            n_prompt)` is
         called while the prompt is processed. `stop_when(tokens)` is called after each token with the list of
         all generated tokens, which the function must not change; a result of True ends the generation.
         `utf8_errors`: handling of bytes that are not UTF-8, "replace" (U+FFFD) or "ignore". `suffix`: the
@@ -83,8 +84,8 @@ class Talking:
         """Answers a conversation. `messages`: dicts {"role", "content"}, which the model's chat template
         turns into a prompt.
 
-        `template`, `tools`, `think`: see `Engine.chat_prompt`; other arguments as in `stream`. Raises
-        `UnsupportedError` if neither the model nor the call has a template.
+        `template`, `tools`, `think`: see `Engine.chat_prompt`. The other arguments are those of `stream`.
+        Raises `UnsupportedError` if neither the model nor the call has a template.
         """
         running = self.default_session.answer(messages, options)
         return running if stream else running.finish()
@@ -146,7 +147,9 @@ class Session(Talking):
         return running
 
     def answer(self, messages: Conversation | MessageList, options: Mapping[str, Any], **rest: Any) -> Stream:
-        """Like `chat`, streamed. rest: fields of `GenerationRequest`."""
+        """Starts the answer to a conversation, as `chat` with `stream=True` does. rest: fields of
+        `GenerationRequest`.
+        """
         what = {"messages": messages, "known": self.memory.continued, **rest}
         return self.begin(self.shared.resolve(GenerationRequest.of(options, **what)))
 

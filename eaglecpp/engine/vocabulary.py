@@ -45,7 +45,7 @@ class Detokenizer:
         return self._advance(self._decoder.decode(piece))
 
     def finish(self) -> str:
-        """Ends the input; returns the text held back. A second call returns ""."""
+        """Ends the input. Returns the text that was held back. A second call returns ""."""
         if self._finished:
             return ""
         self._finished = True
@@ -83,7 +83,7 @@ class _Stop:
             self._shorter.append(self._longer(self._shorter[i], text[i]))
 
     def step(self, char: str) -> bool:
-        """Takes one character; returns whether the stop string is complete."""
+        """Takes the next character of the text. Returns whether the stop string is complete."""
         self.n = self._longer(self.n, char)
         return self.n == len(self.text)
 

@@ -117,7 +117,7 @@ class OpeningPlan:
         return replace(self, settings={**self.settings, "model.n_ctx": context}, context=context)
 
     def without_drafts(self) -> OpeningPlan:
-        """Returns the same plan without drafting; its drafter is not loaded."""
+        """Returns the same plan without drafting. The plan's drafter is not loaded."""
         return replace(
             self, files=self.files.using(), strategy=Setting(Strategy("off"), self.strategy.origin)
         )

@@ -44,7 +44,7 @@ def entry(files: Mapping[str, Path], config: ServerConfig, name: str) -> dict[st
 
 
 def facts(files: Mapping[str, Path], config: ServerConfig, name: str) -> dict[str, Any]:
-    """Returns what /api/show reports about a model. Raises ModelNotFoundError."""
+    """Returns the facts of /api/show about a model. Raises ModelNotFoundError."""
     listed = name if means_path(name) or name in files else str(read_name(name))
     return _as_served(_read(files, name, _facts), listed, config)
 

@@ -135,7 +135,7 @@ def sse(value: Any, event: str = "") -> bytes:
 
 async def while_there(receive: Receive, work: Awaitable[T]) -> T:
     """Returns the result of `work`. If the client disconnects, cancels `work` and raises ClientGoneError.
-    receive: the request's ASGI channel; the body must have been read.
+    receive: the request's ASGI channel, from which the body has been read already.
     """
 
     async def left() -> None:

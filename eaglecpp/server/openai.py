@@ -239,7 +239,9 @@ def _head(prefix: str, kind: str) -> dict[str, Any]:
 def _whole(
     head: Mapping[str, Any], answers: Sequence[Answer], choices: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Returns the JSON object of a finished answer. Each of several choices has its own timings."""
+    """Returns the JSON object of a finished answer. If the answer has several choices, each choice has its
+    own timings.
+    """
     out = {**head, "model": answers[0].name, "choices": choices, "usage": _usage(answers)}
     if len(answers) == 1:
         return {**out, "timings": answers[0].timings}

@@ -112,7 +112,9 @@ class OwnTexts:
         self._of: dict[str, deque[NDArray[np.int32]]] = {}
 
     def add(self, owner: str, tokens: Sequence[int]) -> int:
-        """Adds a text; returns the length of its longest common prefix with the owner's earlier texts."""
+        """Adds a text of an owner. Returns the length in tokens of the text's longest common prefix with the
+        owner's earlier texts.
+        """
         text = np.array(tokens, np.int32)
         own = self._of.setdefault(owner, deque(maxlen=self.N_MAX))
         lengths = [_n_equal(text, old) for old in own]
