@@ -52,7 +52,7 @@ def read_prompts(path: Path, engine: eaglecpp.Engine, limit: int | None = None) 
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise SystemExit(
-            f"{path}: expected a JSON object with a list 'prompts' of 'prompt_ids' or 'prompt': {error!r}"
+            f"{path}: expected a JSON object whose 'prompts' each have 'prompt_ids' or 'prompt': {error!r}"
         ) from None
     return prompts[:limit]
 

@@ -79,7 +79,7 @@ def make_plan(reader: GGUFReader, n_layers: int | None, ffn: int | None) -> Plan
         )
     for tensor in reader.tensors:
         if REFUSED.search(tensor.name):
-            raise SystemExit(f"{tensor.name}: padding keeps the function of plain dense decoders only")
+            raise SystemExit(f"{tensor.name}: only plain dense decoders can be padded")
     starts = [i * n_layers // n_trained for i in range(n_trained)]
     source = [max(j for j, start in enumerate(starts) if start <= i) for i in range(n_layers)]
     return Plan(source, [i in starts for i in range(n_layers)], ffn)

@@ -368,8 +368,8 @@ def _head_dim(config: Mapping[str, Any], hidden: int, n_heads: int) -> int:
     given = integer(config, "head_dim", None)
     if given is None and hidden % n_heads:
         raise ConfigError(
-            f"config.json: head_dim: found nothing, and hidden_size {hidden} does not divide by {n_heads} "
-            "heads; add it"
+            f"config.json: head_dim is missing, and hidden_size {hidden} does not divide by {n_heads} heads; "
+            "add head_dim"
         )
     head_dim = given or hidden // n_heads
     if head_dim % 2:

@@ -53,7 +53,7 @@ def _slides(config: Mapping[str, Any]) -> bool:
     kinds = config.get("layer_types")
     slides = {kind == "sliding_attention" for kind in kinds} if isinstance(kinds, list) and kinds else {False}
     if len(slides) > 1:
-        raise wrong("causal", "true or false, because use_swa is set and layer_types differ", None)
+        raise wrong("causal", "true or false (use_swa is set, and layer_types differ)", None)
     return slides.pop()
 
 

@@ -91,8 +91,7 @@ def measure(
     progress: Callable[[str], None] = lambda text: None,
     **options: Any,
 ) -> list[Speeds]:
-    """Measures strategies by decoding for `seconds`, but at least one prompt with every strategy and
-    temperature.
+    """Measures strategies for `seconds`. Every strategy decodes at least one prompt at every temperature.
 
     Returns the measurements of the first strategy at all temperatures, then those of the next strategy.
 

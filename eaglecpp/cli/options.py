@@ -355,7 +355,7 @@ def only_model(model: str | None, named: str | None) -> str:
         raise click.UsageError(f"two models: {model!r} and -m {named!r}; remove one of them")
     chosen = model if named is None else named
     if chosen is None:
-        raise click.UsageError("which model? `eaglecpp list` shows the models on this machine")
+        raise click.UsageError("name a model; `eaglecpp list` shows the models on this machine")
     return chosen
 
 

@@ -167,7 +167,7 @@ def run(
         model, prompt = model_named, (*(() if model is None else (model,)), *prompt)
     elif model is not None and " " in model.strip() and not exists(Path(model)):  # model names have no blanks
         if not asked.resume:
-            raise click.UsageError(f"which model? eaglecpp run smollm2 {shlex.quote(model)}")
+            raise click.UsageError(f"no model is named; write: eaglecpp run smollm2 {shlex.quote(model)}")
         prompt = (model, *prompt)
         model = None
     chosen = folder.find(model) if asked.resume and model else None
@@ -216,7 +216,7 @@ def _checked_model(model: str | None, *, on_hub: bool, is_needed: bool) -> str |
     model = only_model(model, None)
     model = hub_text(model) if on_hub else model
     if is_image_name(model) and exists(Path(model)):
-        raise click.UsageError(f"{model} is a picture: which model? eaglecpp run MODEL {shlex.quote(model)}")
+        raise click.UsageError(f"{model} is a picture; name a model: eaglecpp run MODEL {shlex.quote(model)}")
     return model
 
 

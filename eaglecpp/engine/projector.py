@@ -83,9 +83,7 @@ class Projector:
         })  # fmt: skip
         chunks = [InputChunk(**chunk) for chunk in reply["chunks"]]
         if any(min(chunk.tokens, default=0) < 0 for chunk in chunks):
-            raise UnsupportedError(
-                f"{self.path} needs tokens around images that this model's vocabulary lacks"
-            )
+            raise UnsupportedError(f"{self.path} needs image tokens, which this model's vocabulary lacks")
         if any(chunk.columns < 0 for chunk in chunks):
             raise UnsupportedError(f"{self.path} numbers image positions in an unsupported way")
         return chunks

@@ -145,4 +145,4 @@ def _chosen(
         if is_digest(entry.get("digest")) and read_blob is not None:
             return decoded(read_blob(str(entry["digest"])), f"{where}: {entry['digest']}", dict[str, Any])
     runners = ", ".join(entries) or "none"
-    raise StoreError(f"{where}: no variant for llama.cpp; its variants are for: {runners}")
+    raise StoreError(f"{where}: no variant for llama.cpp; the model has variants for: {runners}")

@@ -81,7 +81,7 @@ class LowlevelTarget {
             ms.push_back(now_ms() - start);
             if (!target_.cells().truncate(target_.cells().seqs(0), n_prefix) && n_prefix > 0) {
                 in_cache_.clear();
-                fail(ErrorKind::unsupported, "this target cannot roll rows back; time them without a prefix");
+                fail(ErrorKind::unsupported, "this target cannot roll back rows; measure their time without a prefix");
             }
         }
         return ms;

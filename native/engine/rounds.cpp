@@ -129,8 +129,8 @@ StepResult Rounds::result_of(const Sequence & s, const char * phase) const {
     return r;
 }
 
-// Measures the exact numbers of rows. The planner learns batch costs from the same batches, so it knows prices before
-// the first answer.
+// Measures which numbers of rows are exact. The planner learns the cost of these batches, so it knows costs before the
+// first answer.
 ExactRows Rounds::measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max, Progress & progress) {
     const auto decode = [&](TargetBatch & batch, bool is_prompt, int n_alike) {
         if (!progress.go_on()) fail(ErrorKind::value, "cancelled");

@@ -59,7 +59,7 @@ class Rounds {
     // Runs accepted rows that the target no longer holds again, in exact batches.
     void replay(Sequence & s);
 
-    // Measures the exact numbers of rows with the current best number of threads. On a busy machine this number is
+    // Measures which numbers of rows are exact, with the current best number of threads. On a busy machine this number is
     // below the maximum.
     ExactRows measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max, Progress & progress);
 

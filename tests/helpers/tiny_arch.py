@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Tiny targets with unusual caches, each with a drafter that predicts its tokens: a sliding window
-(`gemma3`), a recurrent state next to attention (`lfm2`), states that llama.cpp cannot rewind (`mamba`; next
-to attention `granitehybrid`), and latent attention with a mixture of experts (`deepseek2`). Also two targets
-with a head for further tokens (`glm4moe`, `qwen35`).
+"""Tiny targets with unusual caches, each with a drafter that predicts its tokens.
+
+`gemma3` has a sliding window, `lfm2` a recurrent state next to attention, and `deepseek2` latent attention
+with a mixture of experts. llama.cpp cannot rewind the states of `mamba` and `granitehybrid`. Two more
+targets, `glm4moe` and `qwen35`, have a head for further tokens.
 
 The weights are variations of those of `helpers.tiny.make_pair`: the residual stream stays mostly the token
 embedding, so the hand-built drafter is right about half the time. The targets exist only as GGUF files.

@@ -185,9 +185,7 @@ class BlockDrafter:
         return int(self.config.get("sliding_window") or 0) if kinds[i] == "sliding_attention" else 0
 
     def visible(self, i: int, n_rows: int) -> torch.Tensor:
-        """Returns which keys the rows of a block see in layer i, as bools `[n_rows, a + n_rows]` after a
-        committed rows.
-        """
+        """Returns layer i's mask, bools `[n_rows, n_committed + n_rows]`: the keys that each row sees."""
         a, window = self.n_rows, self.window(i)
         rows, keys = torch.arange(a, a + n_rows)[:, None], torch.arange(a + n_rows)[None, :]
         seen = (keys < a) | (keys <= rows) if self.causal(i) else torch.ones(n_rows, a + n_rows).bool()

@@ -66,5 +66,5 @@ def test_the_variant_for_llama_cpp_is_chosen_from_a_list() -> None:
     found = Manifest.from_bytes(json.dumps(referring).encode(), "x", {digest: stored}.__getitem__)
     assert found.layers[0].digest == A
     only_mlx = {"mediaType": kind, "manifests": [child("mlx", A)]}
-    with pytest.raises(StoreError, match=r"no variant for llama.cpp; its variants are for: mlx"):
+    with pytest.raises(StoreError, match=r"no variant for llama.cpp; the model has variants for: mlx"):
         Manifest.from_bytes(json.dumps(only_mlx).encode(), "x")
