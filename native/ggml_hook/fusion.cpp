@@ -285,7 +285,6 @@ void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
             ++i;
         }
     }
-    for (const Moved & m : moved_) m.node->data = m.before;
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (is_taken_[i]) taken_.push_back(nodes_[i]);
     }
@@ -295,13 +294,11 @@ void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
 }
 
 Fusion::Marks::Marks(const Fusion & fusion) : fusion_(fusion) {
-    for (const Moved & m : fusion_.moved_) m.node->data = m.data;
     for (ggml_tensor * t : fusion_.taken_) t->flags &= ~GGML_TENSOR_FLAG_COMPUTE;
     for (const auto & [node, step] : fusion_.leaders_) node->extra = (void *)step;
 }
 
 Fusion::Marks::~Marks() {
-    for (const Moved & m : fusion_.moved_) m.node->data = m.before;
     for (ggml_tensor * t : fusion_.taken_) t->flags |= GGML_TENSOR_FLAG_COMPUTE;
     for (const auto & [node, step] : fusion_.leaders_) node->extra = nullptr;
 }
@@ -365,55 +362,16 @@ bool Fusion::can_move(size_t i, size_t j) const {
     return true;
 }
 
-// Makes product i write directly to the memory of its rotation. This frees the memory of node j, which the product
-// would use until its result is rotated.
-bool Fusion::turn(size_t i, size_t j, const Step & step) {
-    ggml_tensor *product = nodes_[i], *rope = nodes_[i + 1];
-    if (i + 1 >= j || is_taken_[i + 1] || !is_ours_to_rotate(rope) || !overlap(product, nodes_[j])) return false;
-    ggml_tensor * turned = rope->src[0];
-    const bool is_its = turned == product || turned->view_src == product;
-    if (!is_its || turned->data != product->data || !ggml_is_contiguous(turned) || !ggml_is_contiguous(rope) ||
-        !ggml_is_contiguous(product) || ggml_nbytes(turned) != ggml_nbytes(product)) {
-        return false;
-    }
-    for (size_t k = i + 2; k < j; ++k) {
-        if (!is_taken_[k] && is_written_or_read(nodes_[k], product)) return false;
-    }
-    if (overlap(rope, product->src[1]) || (step.sum && overlap(rope, step.sum))) return false;
-    for (const ggml_tensor * p : step.products) {
-        if (overlap(rope, p)) return false;
-    }
-    for (ggml_tensor * t : {product, turned}) {
-        moved_.push_back({t, t->data, rope->data});
-        t->data = rope->data;
-    }
-    return true;
-}
-
-void Fusion::turn_back() {
-    for (int n = 0; n < 2; ++n) {
-        moved_.back().node->data = moved_.back().before;
-        moved_.pop_back();
-    }
-}
-
 // Adds products of the same operand that follow soon to the step of the first product.
 void Fusion::find_products(size_t i, Step & step) {
     constexpr size_t n_ahead = 8;
     ggml_tensor * first = nodes_[i];
     step.products.push_back(first);
-    bool is_turned = false;
     for (size_t j = i + 1; j < std::min(nodes_.size(), i + 1 + n_ahead); ++j) {
         ggml_tensor * p = nodes_[j];
         if (step.products.size() == Step::max_nodes) break;
         if (is_taken_[j] || p->op != GGML_OP_MUL_MAT || p->src[1] != first->src[1] || !is_packed_(p)) continue;
-        if (overlap(p, first->src[1])) continue;
-        if (!can_move(i, j)) {
-            if (is_turned || !turn(i, j, step)) continue;
-            is_turned = can_move(i, j);
-            if (!is_turned) turn_back();
-            if (!is_turned) continue;
-        }
+        if (overlap(p, first->src[1]) || !can_move(i, j)) continue;
         step.products.push_back(p);
         is_taken_[j] = true;
     }

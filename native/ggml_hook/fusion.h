@@ -58,9 +58,8 @@ class Fusion {
     // Returns true if a node is a product of our packed weights.
     using IsPacked = bool (*)(const ggml_tensor * node);
     void find(ggml_cgraph * graph, IsPacked is_packed);
-    // Marks the nodes of a graph while it exists. The node that computes a step has the step as its `extra`, the other
-    // nodes of the step are not computed, and some nodes have their results elsewhere. Meanwhile only ggml's CPU
-    // backend may compute the graph.
+    // Marks the nodes of a graph while it exists. The node that computes a step has the step as its `extra`, and the
+    // other nodes of the step are not computed. Meanwhile only ggml's CPU backend may compute the graph.
     class Marks : Pinned {
       public:
         explicit Marks(const Fusion & fusion);
@@ -71,18 +70,11 @@ class Fusion {
     };
 
   private:
-    struct Moved {
-        ggml_tensor * node;
-        void *before, *data;
-    };
-
     size_t find_norm(size_t i);
     size_t find_gate(size_t i);
     void find_products(size_t i, Step & step);
     size_t find_ropes(size_t i);
     bool can_move(size_t i, size_t j) const;
-    bool turn(size_t i, size_t j, const Step & step);
-    void turn_back();
     Angles * known_angles(const ggml_tensor * rope);
 
     IsPacked is_packed_ = nullptr;
@@ -91,7 +83,6 @@ class Fusion {
     Step * last_products_ = nullptr;    // products after the last norm, until the attention that follows is found
     std::vector<ggml_tensor *> taken_;  // nodes that another node's step computes
     std::vector<std::pair<ggml_tensor *, const Step *>> leaders_;
-    std::vector<Moved> moved_;
     std::deque<Step> steps_;
     std::deque<Angles> angles_;
 };

@@ -265,9 +265,9 @@ void fuses_the_expected_nodes(const Form & form) {
             left += std::string(Step::is_step(t) ? "*" : "") + ggml_op_name(t->op) + " ";
         }
     }
-    // The product of the values can only move to the product of the queries if its memory is freed at once for the
-    // rotated queries.
-    CHECK_MSG(left == "*MUL_MAT *SET_ROWS SCALE MUL_MAT *MUL_MAT *MUL_MAT ", std::string(form.name) + ": " + left);
+    // The product of the values stays on its own, because it reuses the memory of the queries before their rotation.
+    CHECK_MSG(left == "*MUL_MAT *ROPE *MUL_MAT *SET_ROWS SCALE MUL_MAT *MUL_MAT *MUL_MAT ",
+              std::string(form.name) + ": " + left);
 }
 
 // ggml computes a norm whose result is scaled row by row, even if the norm is the first node of a graph.
