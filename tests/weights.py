@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = {
     # The goals for the first four need features to go: searches for repeated and unused code on 29 November
     # 2026 found almost nothing more.
-    "native": 17_240,  # Goal: 15,800 lines.
+    "native": 17_190,  # Goal: 15,800 lines.
     "eaglecpp": 25_125,  # Goal: 22,000 lines.
     "convert": 4_695,  # Goal: 4,500 lines.
     "tests": 35_680,  # Goal: 30,000 lines.
