@@ -59,8 +59,8 @@ class Rounds {
     // Runs accepted rows that the target no longer holds again, in exact batches.
     void replay(Sequence & s);
 
-    // Measures which numbers of rows are exact, with the current best number of threads. On a busy machine this number is
-    // below the maximum.
+    // Measures which numbers of rows are exact, with the current best number of threads. On a busy machine this number
+    // is below the maximum.
     ExactRows measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max, Progress & progress);
 
     // Returns the current number of threads for decoding.
