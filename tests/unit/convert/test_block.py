@@ -490,7 +490,7 @@ REFUSED: list[tuple[str, BlockShape, Config, Config, type[Exception]]] = [
      "dspark_bonus_anchor": True}, {}, errors.ConfigError),
     ("use_confidence_head is True", PLAIN, {"use_confidence_head": True}, {}, errors.ConfigError),
     ("narrower than the block of 5 rows", replace(DFLASH, window=4), {}, {}, UNSUPPORTED),
-    ("causal: expected true or false (use_swa", DFLASH, {"use_swa": True, "swa_window_size": 6,
+    ("causal: expected true or false .use_swa", DFLASH, {"use_swa": True, "swa_window_size": 6,
      "layer_types": ["sliding_attention", "full_attention"]}, {}, errors.ConfigError),
     ("XPress", DFLASH, {"architectures": ["XPressSpeculator"], "speculators_model_type": "xpress"}, {},
      UNSUPPORTED),
