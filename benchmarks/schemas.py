@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ def main() -> None:
     args = parser.parse_args()
     rng, n_all = random.Random(1), 0
     found: dict[str, Counter[str]] = {who: Counter() for who in ("target-only", "auto", "llama-server")}
+    order = deque(found)
 
     def started() -> LlamaServer:
         n_threads = args.threads or system_info()["n_cores"]
@@ -98,8 +99,8 @@ def main() -> None:
                 turns = [{"role": "user", "content": ASK + text}]
                 is_chat = engine.has_chat_template
                 prompt = engine.chat_prompt(turns) if is_chat else engine.tokenize(ASK + text + "\n")
-                first = sum(found["auto"][kind] for kind in ("valid", "cut", "invalid")) % len(found)
-                for who in [*found, *found][first : first + len(found)]:
+                order.rotate()
+                for who in order:
                     counts = found[who]
                     tokens, timings = asked(who, prompt, schema, CAP) or ([], {})
                     kind = judged(schema, engine.detokenize(tokens).strip(), len(tokens))
