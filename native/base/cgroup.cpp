@@ -8,8 +8,8 @@
 
 namespace eaglecpp {
 
-// Returns the folders of this process's groups that have this controller. In a container the process's group may be
-// mounted as the root, although the group's path has more parts. Only the last returned folder exists then.
+// Returns the folders of this process's groups that have this controller. A container may mount the process's group as
+// the root, although the group's path has more parts. In this case, only the last returned folder exists.
 static std::vector<std::string> folders(const std::string & root, const std::string & controller) {
     std::vector<std::string> out;
     std::ifstream groups(root + "/proc/self/cgroup");

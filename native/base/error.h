@@ -37,9 +37,9 @@ class Error : public std::runtime_error {
 // Formats a text like printf and returns it.
 std::string strf(const char * fmt, ...) EAGLECPP_PRINTF(1, 2);
 
-// fail() throws Error(kind, printf text); fail_if() does so only if `is_wrong`. C++ may evaluate the arguments of a
-// call in any order: evaluating `is_wrong` must not change the other arguments, and all arguments must be valid even if
-// `is_wrong` is false.
+// fail() throws Error(kind, printf text). fail_if() throws only if `is_wrong` is true. C++ evaluates the arguments of a
+// call in any order and even if `is_wrong` is false. So all arguments must always be valid, and evaluating `is_wrong`
+// must not change them.
 [[noreturn]] void fail(ErrorKind kind, const char * fmt, ...) EAGLECPP_PRINTF(2, 3);
 void fail_if(bool is_wrong, ErrorKind kind, const char * fmt, ...) EAGLECPP_PRINTF(3, 4);
 

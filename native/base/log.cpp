@@ -17,13 +17,13 @@ constexpr size_t n_trail_max = 64;
 std::mutex mutex;
 std::deque<LogLine> queue;
 
-// Error lines of this thread, the newest at the end, and the number of lines ever added. This number stays valid as a
-// mark when old lines are dropped.
+// Error lines of this thread, with the newest line at the end. The number counts all lines that were ever added, so it
+// stays valid as a mark when old lines are dropped.
 thread_local std::deque<std::string> trail;
 thread_local size_t n_trail = 0;
 
-// Locks the mutex during a fork. Without this lock, a child that is forked while another thread logs would find the
-// mutex locked forever.
+// Locks the mutex during a fork. Otherwise a child that is forked while another thread logs would have a mutex that
+// stays locked forever.
 #ifndef _WIN32
 [[maybe_unused]] const int fork_handlers =
     pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });

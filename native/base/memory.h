@@ -16,14 +16,14 @@ struct MemoryUse {
     size_t weights, cache, compute;
 };
 
-// Returns the host memory, in bytes, that is available without swapping and within a container's limits; 0 if unknown.
-// Check it before large allocations: with overcommitted memory a large allocation succeeds, and the system kills the
+// Returns the available host memory in bytes, without swapping and within a container's limits; 0 if unknown. Call this
+// function before large allocations. With overcommitted memory, a large allocation succeeds, but the system kills the
 // process when it uses the pages.
 uint64_t available_memory();
 
-// Releases the pages of a mapped file that this process has touched; the system reads a page again at its next use.
-// Without this call, weights that were copied from the file would take memory twice. The call is only a hint, and some
-// systems ignore it.
+// Releases the pages of a mapped file that this process has read. The system reads a page again at its next use.
+// Without this call, weights that were copied from the file would take memory twice. The call is a hint, which some
+// systems ignore.
 void forget_file_pages(const std::string & path);
 
 }  // namespace eaglecpp

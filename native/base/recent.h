@@ -35,7 +35,7 @@ class Recent {
         return kept.first;
     }
 
-    // Drops the values whose keys fulfil a condition.
+    // Drops all values whose keys fulfil the condition.
     template <typename F>
     void forget_if(F && f) {
         for (auto it = all_.begin(); it != all_.end();) it = f(it->first) ? all_.erase(it) : std::next(it);

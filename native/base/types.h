@@ -13,11 +13,11 @@ using Pos = int32_t;    // a position in a sequence, from 0
 
 using Tokens = std::vector<Token>;
 
-// Ids from image_token_first downwards are rows of images (engine/images.h). The id -1 is not a token.
+// Image rows have the ids image_token_first and below (engine/images.h). The id -1 is not a token.
 constexpr Token image_token_first = -2;
 
-// Replaces the id of an image row by an arbitrary token, for code that only knows tokens, such as a drafter's
-// embedding.
+// Returns a token, or an arbitrary token in place of an image row. Code that only knows tokens, such as a drafter's
+// embedding, calls this function.
 inline Token stand_in(Token token) {
     return token < 0 ? 0 : token;
 }

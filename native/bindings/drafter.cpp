@@ -64,7 +64,7 @@ class LowlevelDrafter {
     void truncate(int n_rows) { sequence_->truncate(n_rows); }
     int n_rows() { return sequence_->n_rows(); }
 
-    // Returns the distributions of the next n_ahead + 1 tokens, for a parallel drafter.
+    // Returns the distributions of the next n_ahead + 1 tokens. The drafter must be parallel.
     ArrayOut commit_ahead(const ArrayIn<3> & hidden_states, const Tokens & tokens, int n_ahead) {
         fail_if(n_ahead > 0 && drafter_->spec().block.is_conditional(), ErrorKind::value,
                 "the drafts of this block depend on the previous tokens; call block() with these tokens");
@@ -72,8 +72,9 @@ class LowlevelDrafter {
         return to_array(logits(1 + n_ahead), {1 + (size_t)n_ahead, (size_t)drafter_->spec().n_draft_vocab});
     }
 
-    // Returns the k likeliest tokens of each position after these rows, with their log-probabilities and the position's
-    // confidence, for a block drafter. The result may depend on `behind`, the tokens after the anchor.
+    // Returns the k likeliest tokens of each position after these rows. Each token comes with its log-probability and
+    // the confidence of its position. The drafter must be a block drafter. The result may depend on `behind`, the
+    // tokens after the anchor.
     std::vector<std::vector<std::tuple<Token, float, float>>> block(const ArrayIn<3> & hidden_states,
                                                                     const Tokens & tokens, const Tokens & behind,
                                                                     int k) {
@@ -103,8 +104,8 @@ class LowlevelDrafter {
         sequence_->commit(rows, tokens.data());
     }
 
-    // Runs draft rows. states[i] replaces the state of row i's parent. If two rows of a call have the same parent,
-    // their states must be equal.
+    // Runs draft rows. states[i] replaces the state of row i's parent. Rows with the same parent must have equal
+    // states.
     std::pair<ArrayOut, ArrayOut> extend(const ArrayIn<2> & states, const Tokens & tokens,
                                          const std::vector<int32_t> & parents) {
         const DraftSpec & s = drafter_->spec();
@@ -113,7 +114,7 @@ class LowlevelDrafter {
         require(states.shape(1), s.n_embd, "state width");
         require(parents.size(), (int)n, "parents (one per token)");
         check_states();
-        // Row i is node i + 1, and the state of this node also has index i + 1.
+        // Row i is node i + 1. The state of this node also has index i + 1.
         const int first = sequence_->n_draft_rows();
         std::vector<DraftRow> rows;
         for (size_t i = 0; i < n; ++i) {
@@ -208,7 +209,7 @@ class LowlevelDrafter {
         if (drafter_->spec().is_block()) fail(ErrorKind::value, "a block drafter's rows read no states; call block()");
     }
 
-    ggml_context_ptr head_ctx_;  // declared before the drafter, which borrows it
+    ggml_context_ptr head_ctx_;  // declared before the drafter, which uses this context
     ggml_backend_buffer_ptr head_buffer_;
     std::unique_ptr<HiddenStateDrafter> drafter_;
     std::unique_ptr<HiddenStateSequence> sequence_;

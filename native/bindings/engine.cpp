@@ -70,8 +70,8 @@ struct Reporter {
     }
 };
 
-// Owns the engine, so that close() can free it while Python still holds the handle. A call that releases the GIL keeps
-// the engine alive with its own shared pointer, because another thread may close the engine meanwhile.
+// Owns the engine, so that close() can free it while Python still has the handle. A call that releases the GIL keeps
+// the engine alive with its own shared pointer, because another thread may close the engine during the call.
 class EngineHandle {
   public:
     EngineHandle(EngineOptions options, nb::object on_progress) : on_progress_(std::move(on_progress)) {
@@ -98,7 +98,7 @@ class EngineHandle {
     }
 
   private:
-    // A forked child cannot free the engine, because a GPU driver would wait for the parent's threads.
+    // A forked child does not free the engine, because a GPU driver would wait for the parent's threads.
     void free() {
         std::shared_ptr<Engine> last = std::move(engine_);
         if (!last) return;
@@ -141,7 +141,7 @@ std::string chat_template(const EngineHandle & e, const std::string & name) {
     return t ? t : "";
 }
 
-// Returns the ids of the vocabulary's infill tokens, under llama.cpp's names.
+// Returns the ids of the infill tokens of the vocabulary, under llama.cpp's names.
 nb::dict fim_tokens(const EngineHandle & e) {
     const llama_vocab * vocab = e.target().vocab().get();
     nb::dict d;
@@ -189,8 +189,8 @@ nb::dict device_info(const EngineHandle & e) {
     return d;
 }
 
-// Returns for each device the bytes of weights, caches and compute buffers of target and drafter, for all
-// conversations. Host memory counts as the CPU's memory, even if it serves another device.
+// Returns the bytes of weights, caches and compute buffers of target and drafter on each device, for all conversations
+// together. Host memory counts as the CPU's memory, even if it serves another device.
 nb::list memory_plan(const EngineHandle & e) {
     constexpr const char * names[] = {"target_weights", "target_cache",  "target_compute", "draft_weights",
                                       "draft_cache",    "draft_compute", "free",           "total"};
@@ -210,7 +210,7 @@ nb::list memory_plan(const EngineHandle & e) {
     }
     nb::list out;
     for (auto & [device, bytes] : plan) {
-        // llama.cpp reports all memory of the CPU as free.
+        // llama.cpp reports the CPU's whole memory as free.
         if (device == ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) bytes[6] = available_memory();
         nb::dict d;
         d["device"] = ggml_backend_dev_name(device);
@@ -278,7 +278,7 @@ nb::object add_image(const EngineHandle & e, const std::string & key, const Arra
     });
 }
 
-// A sampler that was made before its generation starts. It keeps the engine alive, because it reads the engine's
+// A sampler that is made before its generation starts. It keeps the engine alive, because it reads the engine's
 // vocabulary.
 struct MadeSampler {
     std::shared_ptr<Engine> engine;

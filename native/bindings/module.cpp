@@ -6,8 +6,8 @@
 namespace nb = nanobind;
 
 NB_MODULE(_core, m) {
-    // Objects left at exit belong to daemon threads that the interpreter stopped. These objects can no longer be
-    // released, so the system frees them. Engines that run in one of our own threads end earlier (async_engine).
+    // Objects that exist at exit belong to daemon threads, which the interpreter stopped. These objects can no longer
+    // be released, so the system frees them. Engines in our own threads end earlier (async_engine).
     nb::set_leak_warnings(false);
     m.doc() = "Native engine of eaglecpp; see _core.pyi.";
     // This function is registered first, so atexit calls it last, after our threads have ended.

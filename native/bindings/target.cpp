@@ -56,8 +56,8 @@ class LowlevelTarget {
         return {to_array(std::move(hidden_states), {n_layers_, n, n_embd()}), out};
     }
 
-    // Decodes `tokens` after the prefix as one batch, in which every row has logits, and repeats this `repeats` times.
-    // Returns the milliseconds of each decode. If the prefix is still in the cache, it is not run again. To compare two
+    // Decodes `tokens` after the prefix as one batch in which every row has logits, `repeats` times. Returns the
+    // milliseconds of each decode. If the prefix is still in the cache, it is not decoded again. To compare two
     // programs, alternate between them.
     std::vector<double> time_rows(const Tokens & prefix, const Tokens & tokens, int repeats) {
         const size_t n_max = (size_t)target_.options().n_draft_max + 1;

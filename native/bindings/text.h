@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Converts strings between Python and C++, replacing nanobind/stl/string.h. Untrusted files may contain any bytes:
-// invalid UTF-8 becomes U+FFFD in Python. Invalid bytes of a path become surrogates in Python instead, and converting
-// the path back gives the same bytes.
+// Converts strings between Python and C++, replacing nanobind/stl/string.h. Untrusted files may contain any bytes, so
+// invalid UTF-8 becomes U+FFFD in Python. Invalid bytes of a path become surrogates instead, and converting the path
+// back gives the same bytes.
 #pragma once
 
 #include <nanobind/nanobind.h>

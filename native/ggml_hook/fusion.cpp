@@ -22,9 +22,9 @@ bool overlap(const ggml_tensor * a, const ggml_tensor * b) {
     return x < y + ggml_nbytes(b) && y < x + ggml_nbytes(a);
 }
 
-// Returns true if row i of tensor a is row i of tensor b, or if a and b share no memory. In both cases a thread may
-// write rows of one tensor while other threads read their own rows of the other tensor. dim_a and dim_b are the
-// dimensions along which rows are counted.
+// Returns true if a and b share no memory, or if row i of tensor a is row i of tensor b. In both cases a thread may
+// write rows of one tensor while other threads read other rows of the other tensor. dim_a and dim_b are the dimensions
+// along which rows are counted.
 bool keep_apart(const ggml_tensor * a, int dim_a, const ggml_tensor * b, int dim_b) {
     if (!overlap(a, b)) return true;
     return a->data == b->data && a->nb[dim_a] == b->nb[dim_b] && ggml_nbytes(a) == ggml_nbytes(b);
@@ -76,8 +76,8 @@ float rope_number(const ggml_tensor * t, int i) {
     return x;
 }
 
-// Returns the sections of a head that rotate by separate positions (text, row, column and so on), or null if there are
-// no sections.
+// Returns the sections of a head, or null if there are none. Each section rotates by a separate position (text, row,
+// column and so on).
 const int32_t * rope_sections(const ggml_tensor * t) {
     const int mode = t->op_params[2];
     return mode == GGML_ROPE_TYPE_MROPE || mode == GGML_ROPE_TYPE_IMROPE ? t->op_params + 11 : nullptr;
@@ -89,7 +89,7 @@ bool is_ours_to_rotate(const ggml_tensor * t) {
     const int32_t * sections = rope_sections(t);
     if ((mode != GGML_ROPE_TYPE_NORMAL && mode != GGML_ROPE_TYPE_NEOX && !sections) || n_offset != 0) return false;
     if (n_dims <= 0 || n_dims % 2 != 0 || n_dims > t->ne[0] || t->ne[3] != 1) return false;
-    if (sections) {  // untrusted values; section_of() divides by their sum
+    if (sections) {  // untrusted values, and section_of() divides by their sum
         const auto [lowest, highest] = std::minmax_element(sections, sections + GGML_MROPE_SECTIONS);
         if (*lowest < 0 || *highest <= 0 || *highest > n_dims) return false;
     }
@@ -110,7 +110,7 @@ bool is_plain_store(const ggml_tensor * t) {
 
 // --- rows -----------------------------------------------------------------------------------------------------------
 
-// Returns the index of the position, among a token's several positions, that rotates the i-th pair.
+// Returns which of the token's several positions rotates the i-th pair.
 int section_of(const int32_t * sections, bool is_interleaved, int i) {
     i %= std::accumulate(sections, sections + GGML_MROPE_SECTIONS, 0);
     if (is_interleaved) return i < 3 * sections[i % 3] ? i % 3 : 3;
@@ -188,7 +188,7 @@ bool Step::is_step(const ggml_tensor * node) {
     return node->extra && *(const void * const *)node->extra == &step_tag;
 }
 
-// Each type of weights needs its own rounding of the rows, and memory for the rounded rows.
+// Each type of weights needs its own rounded rows, and memory for them.
 size_t Step::work_size(const KernelTable & table, int n_threads) const {
     return products.empty() ? 0 : products.size() * product_work_size(table, n_threads, products[0]);
 }
@@ -204,7 +204,7 @@ void Step::compute(const KernelTable & table, const ComputeParams & params) cons
         }
         return;
     }
-    // Products with the same type of weights are adjacent: begins[k] is the index of the first product of the k-th
+    // Products with the same type of weights are adjacent. begins[k] is the index of the first product of the k-th
     // type.
     int begins[max_nodes + 1], n_types = 0;
     for (int k = 0; k < (int)products.size(); ++k) {
@@ -288,7 +288,7 @@ void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (is_taken_[i]) taken_.push_back(nodes_[i]);
     }
-    // Frees the memory, because many graphs are remembered and most graphs never run again.
+    // Frees the memory, because many graphs are kept in memory and most of them never run again.
     std::vector<ggml_tensor *>().swap(nodes_);
     std::vector<bool>().swap(is_taken_);
 }
@@ -303,8 +303,8 @@ Fusion::Marks::~Marks() {
     for (const auto & [node, step] : fusion_.leaders_) node->extra = nullptr;
 }
 
-// Groups a norm with the nodes before and after it. If ggml would scale the norm's result in another order, ggml
-// computes the norm and the scaling. Returns the index of the next node to look at.
+// Groups a norm with the nodes before and after it. If the multiplication after the norm cannot join the step, ggml
+// computes both nodes. Returns the index of the next node to look at.
 size_t Fusion::find_norm(size_t i) {
     ggml_tensor * norm = nodes_[i];
     ggml_tensor * next = i + 1 < nodes_.size() ? nodes_[i + 1] : nullptr;
@@ -362,7 +362,7 @@ bool Fusion::can_move(size_t i, size_t j) const {
     return true;
 }
 
-// Adds products of the same operand that follow soon to the step of the first product.
+// Adds later products of the same operand to the step of the first product.
 void Fusion::find_products(size_t i, Step & step) {
     constexpr size_t n_ahead = 8;
     ggml_tensor * first = nodes_[i];

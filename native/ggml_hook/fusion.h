@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
-// Groups nodes of a graph into steps; all nodes of a step are computed together. Between the products of a layer there
-// are operations on a few thousand numbers. In each of these operations, a thread waits longer for the other threads
-// than it computes. In a step, a thread does its whole work for a row without waiting. These nodes form steps:
-//   - an addition, the norm after it and the norm's weights, then the products of the result, whose rows are rounded
-//     once for all of them;
+// Groups nodes of a graph into steps; all nodes of a step are computed together. The operations between the products of
+// a layer handle only a few thousand numbers. In each operation, a thread would spend more time waiting for other
+// threads than computing. In a step, a thread does all of its work for a row without waiting. These nodes form steps:
+//   - an addition, the norm after it, the norm's weights, and the products of the result. The rows are rounded once
+//     for all products;
 //   - a gate (SwiGLU or GeGLU) and the product of its result;
 //   - the rotation of queries and keys, and their storage in the cache.
 //
-// The arithmetic does not depend on how nodes are grouped; otherwise a row's bits would depend on its batch. Norms,
-// gates and rotations use our arithmetic in every graph. Additions and roundings to half precision have only one
-// correct result. Grouping only changes when threads wait. Nodes are not grouped if one thread would write the memory
-// of one node while another thread may still read it.
+// Grouping only changes when threads wait. The arithmetic must not depend on the grouping; otherwise a row's bits would
+// depend on its batch. Norms, gates and rotations use our arithmetic in every graph. Additions and roundings to half
+// precision have only one correct result. Nodes are not grouped if one thread would write the memory of a node that
+// another thread may still read.
 #pragma once
 
 #include <ggml.h>
@@ -58,8 +58,9 @@ class Fusion {
     // Returns true if a node is a product of our packed weights.
     using IsPacked = bool (*)(const ggml_tensor * node);
     void find(ggml_cgraph * graph, IsPacked is_packed);
-    // Marks the nodes of a graph while it exists. The node that computes a step has the step as its `extra`, and the
-    // other nodes of the step are not computed. Meanwhile only ggml's CPU backend may compute the graph.
+    // Marks the nodes of a graph while this object exists. The node that computes a step has the step as its `extra`,
+    // and the other nodes of the step are not computed. While nodes are marked, only ggml's CPU backend may compute the
+    // graph.
     class Marks : Pinned {
       public:
         explicit Marks(const Fusion & fusion);
@@ -80,7 +81,7 @@ class Fusion {
     IsPacked is_packed_ = nullptr;
     std::vector<ggml_tensor *> nodes_;  // nodes that ggml would compute
     std::vector<bool> is_taken_;        // by index in nodes_
-    Step * last_products_ = nullptr;    // products after the last norm, until the attention that follows is found
+    Step * last_products_ = nullptr;    // products after the last norm; null once the attention after them is found
     std::vector<ggml_tensor *> taken_;  // nodes that another node's step computes
     std::vector<std::pair<ggml_tensor *, const Step *>> leaders_;
     std::deque<Step> steps_;

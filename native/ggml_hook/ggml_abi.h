@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Declares the private parts of ggml that the hook depends on, copied from the pinned version because llama-cpp-python
-// does not install their headers. tests/native/ggml_hook/test_abi.cpp compares the declarations with ggml's sources.
-// hook.cpp uses the declarations only with exactly the pinned version, and only after a trial run.
+// Declares the private parts of ggml that the hook depends on. They are copied from the pinned version, because
+// llama-cpp-python does not install their headers. tests/native/ggml_hook/test_abi.cpp compares the declarations with
+// ggml's sources. hook.cpp uses the declarations only with exactly the pinned version, and only after a trial run.
 #pragma once
 
 #include <ggml-backend.h>
@@ -118,7 +118,7 @@ struct Graph {
         ggml_tensor ** keys;
     } visited_hash_set;
     int order;
-    uint64_t uid;  // equal graphs have equal numbers; 0 = unknown
+    uint64_t uid;  // graphs with the same number are equal; 0 = unknown
 };
 
 struct Backend {
@@ -128,8 +128,8 @@ struct Backend {
     void * context;  // for the CPU backend: a CpuContext
 };
 
-// The first members of ggml_backend_cpu_context, which ggml-cpu/ggml-cpu.cpp defines instead of a header. The trial run
-// checks these members.
+// The first members of ggml_backend_cpu_context. ggml-cpu/ggml-cpu.cpp defines this struct, not a header, so the trial
+// run checks these members.
 struct CpuContext {
     int n_threads;
     ggml_threadpool * threadpool;

@@ -31,7 +31,7 @@ namespace {
 // The ggml commit from which ggml_abi.h was copied.
 constexpr const char * known_commit = "0c1e570";
 
-// Returns true if our kernels can compute an operation on our packed weights. ggml asks this question when it loads
+// Returns true if our kernels can compute an operation on our packed weights. ggml calls this function when it loads
 // weights and for every operation on them.
 bool takes_op(const ggml_tensor * op) {
     if (!op->src[0] || !is_ours(op->src[0]) || !can_multiply_packed(*ours.table, op)) return false;
@@ -95,12 +95,13 @@ bool supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t type) {
     return type == ours.weights || patches_.supports_buft.ggmls(dev, type);
 }
 
-// Returns the extra buffer type whose questions the hook answers from now on, or null.
+// Returns the extra buffer type that the hook replaces, or null.
 ggml_backend_buffer_type_t find_answering_type(ggml_backend_dev_t cpu) {
     const auto get = (ggml_backend_dev_get_extra_bufts_t)cpu_function("ggml_backend_dev_get_extra_bufts");
     for (ggml_backend_buffer_type_t * b = get ? get(cpu) : nullptr; b && *b; ++b) placement_.push_back(*b);
     for (ggml_backend_buffer_type_t type : placement_) {
-        // The context of KleidiAI's type must not be replaced, because KleidiAI identifies its weights by this pointer.
+        // KleidiAI's type must not be replaced, because KleidiAI identifies its weights by the context pointer of the
+        // type.
         const bool is_kleidiai = std::strstr(ggml_backend_buft_name(type), "KLEIDIAI");
         if (!is_kleidiai && ((abi::BufferType *)type)->context) return type;
     }
@@ -139,7 +140,7 @@ Status install() {
         return s;
     };
 #ifdef _WIN32
-    s.is_possible = true;  // most Windows processors can, but Microsoft's compiler builds no table to check
+    s.is_possible = true;  // most Windows processors can run them, but Microsoft's compiler builds no table to check
     return without("not supported on Windows yet");
 #endif
     ours.table = chosen_table();

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Adds our kernels to ggml's CPU backend. Before this backend computes a node, it asks its "extra buffer types" who
-// computes the node. The hook answers these questions in place of one extra buffer type, so our kernels run inside the
-// unmodified backend, on its threads and without splitting graphs. Our kernels compute:
+// Adds our kernels to ggml's CPU backend. For each node, this backend asks its "extra buffer types" which of them
+// computes the node. The hook answers in place of one extra buffer type, so our kernels run inside the unmodified
+// backend, on its threads and without splitting graphs. Our kernels compute:
 //   - products of weights that were loaded into our buffer type (LoadScope);
 //   - in graphs planned inside a ComputeScope: products of unpacked F32, F16 and BF16 weights, and attention;
 //   - in these graphs, if take_graphs_of() was called for the backend: the nodes between the products (fusion.h).
 //
-// All other code in the process, for example llama_cpp.Llama, keeps ggml's kernels, and may load models and compute
-// graphs at any time. The hook only replaces four pointers of ggml, each atomically and before any of our models is
-// loaded. A thread inside ggml sees the old or the new pointer, and the results are the same with both. LoadScope and
-// ComputeScope only affect their own thread.
+// All other code in the process, for example llama_cpp.Llama, keeps ggml's kernels. It may load models and compute
+// graphs at any time. The hook only replaces four pointers of ggml. It replaces each pointer atomically, and before any
+// of our models is loaded. A thread inside ggml sees the old or the new pointer, and the results are the same with
+// both. LoadScope and ComputeScope affect only the thread that creates them.
 #pragma once
 
 #include <ggml-backend.h>
@@ -24,17 +24,17 @@ namespace eaglecpp::kernels {
 
 struct Status {
     bool is_active = false;
-    bool is_possible = false;  // the processor and the system support the hook
+    bool is_possible = false;  // the processor and the system can run the kernels
     std::string table;         // instruction set of the kernels in use
     std::string why_not;       // the reason, as a sentence, if the hook is not active
 };
 
-// Returns true if the ggml in this process has the version that ggml_abi.h was copied from. A ggml built without git
-// has no version, and the function returns true: the version of llama-cpp-python is checked when eaglecpp is imported,
-// and the kernels are tested before use.
+// Returns true if the ggml in this process has the version that ggml_abi.h was copied from. Also returns true for a
+// ggml that was built without git, which has no version. In this case, eaglecpp's import has checked llama-cpp-python's
+// version, and the trial run tests the kernels.
 bool is_known_ggml();
 // Returns true if the ggml in this process has exactly the commit that ggml_abi.h was copied from. Pointers that the
-// trial run does not cover are replaced only in this case.
+// trial run does not test are replaced only if this function returns true.
 bool is_pinned_ggml();
 
 // Returns a function that ggml's CPU backend exports by name, or null.
@@ -44,8 +44,8 @@ void * cpu_function(const char * name);
 // visibility, so a global look-up would not find it.
 void * symbol_next_to(void * known, const char * name);
 
-// A product for the trial run: Q8_0 weights [n_in, n_out] in a buffer of this type, multiplied with rows x [n_in,
-// n_rows] by a new CPU backend. `out` is empty on failure.
+// A product for the trial run. A new CPU backend multiplies Q8_0 weights [n_in, n_out], in a buffer of this type, with
+// rows x [n_in, n_rows]. `out` is empty on failure.
 struct TriedProduct {
     ggml_backend_ptr cpu;
     std::vector<float> out;
@@ -80,9 +80,9 @@ class ScopeKeeper : Pinned {
     const Scope before_;
 };
 
-// While a LoadScope exists, models that this thread loads with use_extra_bufts store their matrices packed by us
-// (`kernels`), packed by ggml (`repack`), or in the file's layout. With both flags, ggml packs the matrices that we do
-// not pack.
+// While a LoadScope exists, models that this thread loads with use_extra_bufts can store packed matrices. With
+// `kernels`, we pack matrices; with `repack`, ggml packs matrices; with both, ggml packs the matrices that we do not
+// pack. All other matrices stay in the file's layout.
 struct LoadScope : ScopeKeeper {
     LoadScope(bool kernels, bool repack);
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// State shared by the parts of the hook: hook.cpp installs the hook and opens scopes, node_traits.cpp computes nodes
-// and graphs, weights_buffer.cpp stores packed weights.
+// State shared by the parts of the hook. hook.cpp installs the hook and opens scopes, node_traits.cpp computes nodes
+// and graphs, and weights_buffer.cpp stores packed weights.
 #pragma once
 
 #include <ggml-backend.h>
@@ -29,7 +29,7 @@ inline bool is_ours(const ggml_tensor * t) {
 // weights that cannot be packed. Allocators must check can_pack() first. `init` is ggml_backend_buffer_init.
 abi::BufferType * make_weights_buffer_type(ggml_backend_dev_t cpu, abi::BufferInit init);
 
-// Returns an extra buffer type that assigns our kernels to the nodes that they compute, and passes all other questions
+// Returns an extra buffer type that assigns our kernels to the nodes that they can compute. It passes all other calls
 // to ggml's type, `ggmls`.
 abi::ExtraBufferType * node_traits_before(abi::ExtraBufferType * ggmls);
 

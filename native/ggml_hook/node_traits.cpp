@@ -48,14 +48,15 @@ class Tagged : public Traits {
     }
 };
 
-// UBSan would report an error, because ggml's classes and the classes in ggml_abi.h have different names.
+// Disables UBSan here. It would report an error, because ggml's classes and the classes in ggml_abi.h have different
+// names.
 #if defined(__GNUC__)
 #define FOREIGN_CLASS __attribute__((no_sanitize("vptr")))
 #else
 #define FOREIGN_CLASS
 #endif
 
-// Replaces one of ggml's extra buffer types. The replaced type still answers for all nodes that we do not compute.
+// Replaces one of ggml's extra buffer types, and calls it for all nodes that we do not compute.
 class Extra : public abi::ExtraBufferType {
   public:
     FOREIGN_CLASS bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) override {
@@ -95,10 +96,10 @@ class Extra : public abi::ExtraBufferType {
         return scope.is_computing || op->extra == &tagged;
     }
 
-    // Only these traits can compute products of packed weights.
+    // Products of packed weights. No other traits can compute them.
     Traits packed_{[](int n, const ggml_tensor * op) { return product_work_size(*ours.table, n, op); },
                    [](const ComputeParams & params, ggml_tensor * op) { multiply_packed(*ours.table, params, op); }};
-    // Computes the nodes of a step, in place of one of them (fusion.h).
+    // Computes all nodes of a step in one call (fusion.h).
     Traits steps_{[](int n, const ggml_tensor * op) { return Step::of(op).work_size(*ours.table, n); },
                   [](const ComputeParams & params, ggml_tensor * op) { Step::of(op).compute(*ours.table, params); }};
     Tagged dense_{dense_work_size,
@@ -113,8 +114,8 @@ bool is_packed_product(const ggml_tensor * node) {
     return (node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID) && is_ours(node->src[0]);
 }
 
-// Runs ggml's graph_compute. ggml's CPU backend frees its work buffer before it allocates a larger one. If this
-// allocation fails, the backend would later write into the freed buffer and free it again.
+// Runs ggml's graph_compute. ggml's CPU backend frees its work buffer before it allocates a larger buffer. If the
+// allocation fails, the backend later writes into the freed buffer and frees it again.
 ggml_status compute_by_ggml(ggml_backend_t backend, ggml_cgraph * graph) {
     try {
         return compute_of_ggml_.load()(backend, graph);
@@ -128,7 +129,7 @@ ggml_status compute_by_ggml(ggml_backend_t backend, ggml_cgraph * graph) {
 
 ggml_status compute_graph(ggml_backend_t backend, ggml_cgraph * graph) {
     if (!scope.is_computing) return compute_by_ggml(backend, graph);
-    // The `uid` identifies a graph. ggml changes the `uid` whenever the graph changes; 0 = unknown.
+    // ggml changes a graph's `uid` whenever the graph changes; 0 = unknown.
     thread_local Recent<uint64_t, Fusion> fusions(64);
     const uint64_t uid = ((abi::Graph *)graph)->uid;
     const Fusion * fusion = uid == 0 ? nullptr : fusions.find(uid);

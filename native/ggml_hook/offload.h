@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Keeps ggml from moving verifications to a GPU. ggml computes a batch of 32 or more rows on a GPU even if the weights
-// are in host memory, and then copies the weights to the GPU. This is right for a prompt of hundreds of rows, but far
-// too slow for a verification. llama.cpp decides once per context (op_offload), so the hook answers the question that
-// ggml asks each device.
+// are in host memory, and copies the weights to the GPU each time. This is right for a prompt of hundreds of rows, but
+// far too slow for a verification. llama.cpp's setting (op_offload) applies to a whole context. So the hook replaces
+// the function that ggml calls for each device and operation.
 #pragma once
 
 #include "ggml_hook/hook.h"

@@ -29,7 +29,7 @@ std::align_val_t alignment_of(size_t n) {
     return std::align_val_t(n < n_large_page ? n_alignment : n_large_page);
 }
 
-// Uses large pages if available: multiplying one row reads every page once, and pages of 4 KB reduce the bandwidth by a
+// Uses large pages if available. Multiplying one row reads every page once, and pages of 4 KB reduce the bandwidth by a
 // tenth.
 uint8_t * allocate(size_t n) {
     auto * p = (uint8_t *)::operator new(n, alignment_of(n), std::nothrow);
@@ -68,13 +68,13 @@ void pack_matrix(const ggml_tensor * w, const void * data) {
     try {
         while (helpers.size() < n_helpers) helpers.emplace_back(work);
     } catch (const std::exception &) {
-        // The system gives no more threads; the existing threads pack the rest.
+        // The system cannot start more threads; the existing threads pack the rest.
     }
     work();
     for (std::thread & t : helpers) t.join();
 }
 
-// Writes a whole matrix. A part of a matrix cannot be written, because packing spreads a row of the file over its
+// Writes a whole matrix. Writing a part is not supported, because packing distributes each row of the file over its
 // group.
 void set_tensor(ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_t offset, size_t size) {
     if (offset == 0 && size == ggml_nbytes(t) && can_pack(*ours.table, t)) {
@@ -84,7 +84,8 @@ void set_tensor(ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_
     }
 }
 
-// Fills with zeros: packed weights are never read back. Without this function ggml would call a null pointer.
+// Fills the data with zeros, because packed weights are never read back. Without this function ggml would call a null
+// pointer.
 void get_tensor(ggml_backend_buffer_t, const ggml_tensor * t, void * data, size_t, size_t size) {
     std::memset(data, 0, size);
     log_line(LogLevel::error, std::string(ggml_get_name(t)) + ": packed weights cannot be read back");

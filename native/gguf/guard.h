@@ -3,10 +3,10 @@
 // guard's thread throws Error(broken). The code that catches this error must discard the objects in use.
 //
 // The exception passes through C functions of ggml, which have nothing to clean up. On x86-64, 64-bit ARM, macOS and
-// Windows, compilers write unwind tables for C too. On other platforms llama.cpp must be compiled with -funwind-tables
-// (never with -fexceptions, which makes OpenMP regions of C code end the process). The guard checks the tables before
-// it throws. If a frame on the stack has no table, or if a worker thread of ggml fails, the process ends with the
-// assertion's text, as it would without a guard. So callers also check known causes before they call ggml.
+// Windows, compilers write unwind tables for C too. On other platforms, compile llama.cpp with -funwind-tables. Never
+// use -fexceptions: with it, OpenMP regions of C code end the process. The guard checks the tables before it throws.
+// The process ends with the assertion's text, as without a guard, if a frame on the stack has no table or if a worker
+// thread of ggml fails. So callers also check known causes before they call ggml.
 #pragma once
 
 #include <utility>

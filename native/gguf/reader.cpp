@@ -16,7 +16,7 @@ namespace eaglecpp {
 namespace fs = std::filesystem;
 
 // Maximum number of tensors: ten times the number in the largest models. llama.cpp searches a list of all tensors for
-// each tensor, so a file with more tensors would take very long to load.
+// each tensor, so a file with more tensors would take too long to load.
 static constexpr uint64_t n_tensors_max = 1 << 14;
 
 bool is_weight_type(ggml_type type) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Reads a GGUF header through ggml's parser and checks the types of its values. Errors name the file, the key, the
-// expected value and the value found. Tensor ranges are checked against the file's size on opening, so data can be read
-// later without checks. Tensor data is not loaded.
+// expected value and the value found. Opening compares the tensor ranges with the file's size, so later reads need no
+// checks. Tensor data is not loaded.
 #pragma once
 
 #include <ggml.h>
@@ -57,7 +57,7 @@ class GgufReader {
     std::optional<std::vector<float>> find_floats(const std::string & key) const;
     std::optional<std::vector<uint8_t>> find_bools(const std::string & key) const;
     std::optional<std::vector<std::string>> find_strs(const std::string & key) const;
-    // Reads a layer's value. The file has one number or bool for all layers, or an array with a value for each layer.
+    // Reads the value of a layer. The file has one number or bool for all layers, or an array with one value per layer.
     // Error(gguf) if the array is too short.
     std::optional<int64_t> find_of_layer(const std::string & key, int layer) const;
 

@@ -62,7 +62,7 @@ void Llguidance::load(const std::string & path) {
     FIND(matcher_compute_ff_tokens);
 #undef FIND
     // LlgConstraintInit is the only struct without a size field. If the library writes the documented defaults at the
-    // expected offsets, its layout of the struct is the same.
+    // expected offsets, its layout matches this struct.
     LlgConstraintInit init;
     f.constraint_init_set_defaults(&init, (const LlgTokenizer *)&init);
     const bool is_same = init.tokenizer == (const LlgTokenizer *)&init && init.max_items_in_row == 2000 &&

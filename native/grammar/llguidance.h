@@ -29,7 +29,7 @@ struct LlgTokenizerInit {
     uint32_t tok_eos_extra_count = 0;
 };
 
-// llguidance's LlgConstraintInit, which has no size field. `unused` leaves room for fields of later versions.
+// llguidance's LlgConstraintInit, which has no size field. `unused` reserves memory for fields of later versions.
 struct LlgConstraintInit {
     const LlgTokenizer * tokenizer = nullptr;
     uint32_t log_buffer_level = 0, log_stderr_level = 0;
@@ -41,7 +41,7 @@ struct LlgConstraintInit {
     uint8_t unused[256] = {};
 };
 
-// llguidance's functions that eaglecpp calls. They are thread-safe if each thread has its own matcher.
+// llguidance's functions that eaglecpp calls. They are thread-safe as long as no two threads use the same matcher.
 struct Llguidance {
     LlgTokenizer * (*new_tokenizer_v2)(const LlgTokenizerInit *, char * error, size_t n_error);
     void (*free_tokenizer)(LlgTokenizer *);

@@ -9,16 +9,16 @@
 
 namespace eaglecpp {
 
-// First byte of the pieces of end tokens. This byte occurs in no text.
+// First byte of the pieces of end tokens. No text contains this byte.
 static constexpr char end_mark = '\xFF';
 
-// Maximum numbers of parser items: n_places in general, n_places_json for JSON. A schema has four items for each
-// optional property. In an ambiguous grammar the time per token grows with the square of the number of items, up to 0.1
-// s at the maximum.
+// Maximum numbers of parser items: n_places in general, n_places_json for JSON. A schema takes four items for each
+// optional property. In an ambiguous grammar, the time per token grows with the square of the number of items. At the
+// maximum, a token takes up to 0.1 s.
 static constexpr size_t n_places = 1000, n_places_json = 10000;
 
-// The drafts' matcher skips calls after several consecutive slow calls, so that on average it costs little per round. A
-// single call may be slow only because another process took its core.
+// The drafts' matcher skips some calls after several consecutive slow calls, which keeps its average cost per round
+// low. A single slow call does not count, because another process may have taken the core.
 static constexpr double slow_ms = 2.0, n_rest_per_ms = 8.0, n_rest_max = 1000.0;
 static constexpr int n_slow_max = 3;
 
@@ -63,7 +63,7 @@ GrammarVocabulary::~GrammarVocabulary() {
     Llguidance::get().free_tokenizer(tokenizer_);
 }
 
-// The matcher of the text does not force tokens: its mask allows every tokenization.
+// The text's matcher does not force tokens: its mask allows every tokenization.
 GrammarMatcher::GrammarMatcher(const std::string & text, std::shared_ptr<const GrammarVocabulary> vocabulary)
     : llg_(Llguidance::get()),
       vocabulary_(std::move(vocabulary)),
@@ -75,7 +75,7 @@ GrammarMatcher::GrammarMatcher(const std::string & text, std::shared_ptr<const G
     allowed();  // computes the first mask now, which takes longest
 }
 
-// Stack size that no schema overflows: llguidance's compiler recurses along the references of a schema.
+// Stack size that no schema exceeds. llguidance's compiler recurses along the references of a schema.
 static constexpr size_t n_stack = (size_t)64 << 20;
 
 GrammarMatcher::Matcher GrammarMatcher::make(const std::string & text) const {
@@ -121,7 +121,7 @@ void GrammarMatcher::accept(Token token) {
     to_drafts_.push_back(token);
 }
 
-// Calls f with the drafts' matcher, after the matcher has read the text and `path`.
+// Calls f with the drafts' matcher. At the call, the matcher has read the text and `path`.
 template <typename F>
 void GrammarMatcher::behind(const Tokens & path, F && f) {
     if (!drafts_ || n_rest_-- > 0) return;
@@ -157,8 +157,8 @@ std::vector<bool> GrammarMatcher::allows_behind(const Tokens & path, const Token
     return out;
 }
 
-// Returns the longest token that is a prefix or an extension of all other allowed tokens, or -1. This token can only be
-// the last token of a forced text, because the target may choose a longer token instead.
+// Returns the longest allowed token that is a prefix or an extension of every other allowed token, or -1. This token
+// can only be the last token of a forced text, because the target may choose a longer token.
 Token GrammarMatcher::open_end(LlgMatcher * m, bool & is_certain) {
     if (llg_.matcher_is_stopped(m)) return -1;
     if (llg_.matcher_compute_mask_into(m, bits_.data(), bits_.size() * sizeof(uint32_t)) != 0) return -1;

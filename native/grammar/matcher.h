@@ -18,8 +18,8 @@ class GrammarVocabulary : Pinned {
   public:
     using Tokenize = std::function<Tokens(const std::string &)>;
 
-    // pieces: bytes of each token. is_end: true for tokens that end a text. tokenize: function that is called with
-    // valid UTF-8, in any thread.
+    // pieces: bytes of each token. is_end: true for tokens that end a text. tokenize: function for valid UTF-8, called
+    // in any thread.
     GrammarVocabulary(const std::vector<std::string> & pieces, const std::vector<bool> & is_end, Tokenize tokenize);
     ~GrammarVocabulary();
 
@@ -36,8 +36,8 @@ class GrammarVocabulary : Pinned {
     LlgTokenizer * tokenizer_;
 };
 
-// Matches a grammar with a text and with its drafts. The text and its drafts have separate matchers. Checking drafts
-// never changes the results or the limits of the text's matcher, so a text is the same with and without drafting.
+// Matches a text and its drafts with a grammar. The text and its drafts have separate matchers. Checking drafts never
+// changes the results or the limits of the text's matcher, so a text is the same with and without drafting.
 class GrammarMatcher {
   public:
     // text: a grammar in llguidance's variant of Lark. Error(grammar) if the grammar is invalid.
@@ -47,17 +47,17 @@ class GrammarMatcher {
     // matcher takes too many steps.
     bool allows(Token token);
 
-    // Returns for each token id whether the grammar allows this token next. The result is valid until the next call.
+    // Returns whether the grammar allows each token id next. The result is valid until the next call.
     const std::vector<bool> & allowed();
 
     // Appends a token to the text. End tokens have no effect. Error(grammar) if the grammar does not allow the token.
     void accept(Token token);
 
-    // Returns for each of `tokens` whether it may follow the text and `path`. All results are false if the grammar
-    // forbids `path`, if the drafts' matcher failed, or if it is slow.
+    // Returns whether each of `tokens` may follow the text and `path`. All results are false if the grammar forbids
+    // `path`, or if the drafts' matcher failed or is slow.
     std::vector<bool> allows_behind(const Tokens & path, const Tokens & tokens);
 
-    // Returns up to n_max tokens that must follow the text and `path`. The tokens are the model's usual tokens of their
+    // Returns up to n_max tokens that must follow the text and `path`. They are the usual tokenization of the forced
     // text.
     ForcedRun forced_behind(const Tokens & path, int n_max);
 

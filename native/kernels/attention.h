@@ -48,7 +48,7 @@ inline bool attention_fits(const ggml_tensor * op) {
     }
     if (q->nb[0] != sizeof(float) || op->nb[0] != sizeof(float)) return false;
     if (k->nb[0] != ggml_type_size(k->type) || v->nb[0] != ggml_type_size(v->type)) return false;
-    // ggml's CPU backend writes the result row by row, with the heads of a row contiguous, whatever the strides are.
+    // ggml ignores the result's strides: it writes all heads of a row one after another, then the next row.
     if (op->nb[1] != op->ne[0] * sizeof(float) || !ggml_is_contiguous(op)) return false;
     if (k->ne[0] != q->ne[0] || v->ne[1] != k->ne[1] || v->ne[2] != k->ne[2] || v->ne[3] != k->ne[3]) return false;
     if (q->ne[2] % k->ne[2] != 0 || q->ne[3] % k->ne[3] != 0) return false;

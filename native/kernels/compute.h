@@ -16,14 +16,14 @@ namespace eaglecpp::kernels {
 struct ComputeParams {
     int ith, nth;  // index of this thread, number of threads
     size_t wsize;
-    void * wdata;  // scratch memory of wsize bytes, shared by all threads; wsize covers the operation's work size
+    void * wdata;  // scratch memory of wsize bytes, shared by all threads; wsize is at least the operation's work size
     ggml_threadpool * threadpool;
     bool use_ref;
 };
 
 using Barrier = void (*)(ggml_threadpool *);
 
-// Waits for all threads of the graph. The function is set when the hook is installed (hook.cpp), and by tests.
+// Waits for all threads of the graph. hook.cpp sets this function when it installs the hook; tests set it themselves.
 extern Barrier barrier_of_ggml;
 
 inline void barrier(const ComputeParams & p) {

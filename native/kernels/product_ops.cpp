@@ -11,7 +11,7 @@ namespace eaglecpp::kernels {
 
 namespace {
 
-// Returns true if every thread rounds all rows for itself. With few inputs or a single row, this costs less than
+// Returns true if every thread rounds all rows itself. With few inputs or a single row, this takes less time than
 // waiting for the other threads.
 bool rounds_privately(const ggml_tensor * op) {
     constexpr int64_t n_private = 3072;
@@ -23,15 +23,15 @@ int64_t n_groups(const ggml_tensor * w) {
     return (w->ne[1] + n_group - 1) / n_group;
 }
 
-// Divides [0, n) into pieces for the threads of one operation, larger pieces first: half of the work in one piece per
-// thread, then half of the rest, and so on. A free thread takes the next piece, so a thread that is slower for a while
-// (shared core, distant memory) does not delay the other threads for long. Each thread owns a stretch of [0, n). Every
-// round has one piece of each stretch, right after the piece of the previous round. So threads of equal speed continue
-// where they prefetched weights.
+// Divides [0, n) into pieces for the threads of one operation. The first round has one piece per thread and covers half
+// of the work, the second round covers half of the rest, and so on. A free thread takes the next piece. So a thread
+// that is slow for a while (shared core, distant memory) hardly delays the other threads. Each thread has a section of
+// [0, n). Every round has one piece of each section, right after the piece of the previous round. So threads of equal
+// speed continue at the weights that they prefetched.
 //
 // The number of taken pieces is stored in the last parameter of the node, which no product uses. The number starts at 0
-// and returns to 0 when every thread has found no more pieces. So no thread waits before it starts, and a graph can be
-// computed many times with any number of threads.
+// and returns to 0 when no thread finds another piece. So no thread waits at the start, and a graph can be computed
+// many times with any number of threads.
 class Pieces {
   public:
     Pieces(ggml_tensor * op, int nth, int64_t n, size_t n_bytes)
@@ -58,7 +58,7 @@ class Pieces {
 
   private:
     static constexpr int n_params = GGML_MAX_OP_PARAMS / sizeof(int32_t);
-    static constexpr size_t n_bytes_least = 32 << 10;  // bytes of weights per thread and round of pieces
+    static constexpr size_t n_bytes_least = 32 << 10;  // minimum bytes of weights per thread in each round
     static_assert(sizeof(std::atomic<int32_t>) == sizeof(int32_t));
     std::atomic<int32_t> & taken_;
     int nth_, n_rounds_ = 1;
@@ -69,18 +69,18 @@ bool is_experts(const ggml_tensor * op) {
     return op->op == GGML_OP_MUL_MAT_ID;
 }
 
-// Returns the number of matrices that a row is multiplied with.
+// Returns the number of matrices that each row is multiplied with.
 int64_t n_used(const ggml_tensor * op) {
     return is_experts(op) ? op->src[2]->ne[0] : 1;
 }
 
-// Returns the number of rows of all matrices together.
+// Returns the total number of rows of all matrices.
 int64_t n_listed(const ggml_tensor * op) {
     return is_experts(op) ? op->src[2]->ne[0] * op->src[2]->ne[1] : ggml_nrows(op->src[1]);
 }
 
-// Returns the size of a thread's lists: pointers to rows and to their results, and for experts also the assignment of
-// rows. The lists lie at the end of the work buffer, so no thread has to allocate memory for them.
+// Returns the size of a thread's lists: pointers to rows and to their results and, for experts, the assignment of rows.
+// The lists are at the end of the work buffer, so no thread allocates memory for them.
 size_t list_size(const ggml_tensor * op) {
     size_t n = 2 * sizeof(void *) * n_listed(op);
     if (is_experts(op)) n += 2 * sizeof(int32_t) * n_listed(op) + sizeof(int64_t) * (op->src[0]->ne[2] + 1);
@@ -104,8 +104,8 @@ struct RowList {
     int n = 0;
 };
 
-// Calls run(matrix index, list) for every matrix that is multiplied with rows: the only matrix, or each chosen expert.
-// row_at(i) is row i of src1.
+// Calls run(matrix index, list) for each matrix that is multiplied with rows. This is the only matrix, or each chosen
+// expert. row_at(i) is row i of src1.
 template <class Row, class RowAt, class Run>
 void for_each_matrix(ggml_tensor * op, RowList<Row> & list, const RowAt & row_at, const Run & run) {
     const ggml_tensor * x = op->src[1];
@@ -145,7 +145,7 @@ void for_each_matrix(ggml_tensor * op, RowList<Row> & list, const RowAt & row_at
     }
 }
 
-// Returns true if the kernels can read the operands of a product, whatever its weights are.
+// Returns true if the kernels can read the operands of a product. The type of the weights is not checked.
 bool is_plain_product(const ggml_tensor * op) {
     if (op->op != GGML_OP_MUL_MAT && op->op != GGML_OP_MUL_MAT_ID) return false;
     const ggml_tensor * x = op->src[1];
@@ -194,8 +194,8 @@ bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op) {
     const ggml_backend_buffer_t buffer = w->view_src ? w->view_src->buffer : w->buffer;
     if (!buffer) return false;
     const ggml_backend_buffer_usage usage = ggml_backend_buffer_get_usage(buffer);
-    // Accepts weights and LoRA factors, whose buffers llama.cpp does not mark as weights. Rejects caches: products
-    // with a cache read views.
+    // Accepts weights, and LoRA factors, whose buffers llama.cpp does not mark as weights. Rejects caches, which
+    // products read through views.
     return usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS || (usage == GGML_BACKEND_BUFFER_USAGE_ANY && !w->view_src);
 }
 
@@ -262,7 +262,7 @@ void multiply_packed(const KernelTable & table, const ComputeParams & params, gg
 void multiply_dense(const KernelTable & table, const ComputeParams & params, ggml_tensor * op) {
     const ggml_tensor *w = op->src[0], *x = op->src[1];
     const DenseProduct multiply = table.dense(w->type);
-    // A thread takes eight outputs at a time, so that threads do not keep writing to the same cache lines.
+    // A thread takes eight outputs at a time, because threads that write to the same cache lines slow each other down.
     constexpr int64_t n_step = 8;
     RowList<float> list(params, op);
     Pieces pieces(op, params.nth, (w->ne[1] + n_step - 1) / n_step, w->nb[1] * w->ne[1] * n_used(op));

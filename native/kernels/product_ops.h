@@ -11,8 +11,8 @@ namespace eaglecpp::kernels {
 // must be contiguous, consist of whole units, and have a type with a kernel.
 bool can_pack(const KernelTable & table, const ggml_tensor * weights);
 size_t packed_bytes(const KernelTable & table, const ggml_tensor * weights);
-// packed_groups() returns the number of groups of all matrices together. pack_groups() packs the groups [g0, g1). data:
-// the tensor in the file's layout; packed: packed_bytes() bytes.
+// packed_groups() returns the number of groups of all matrices together. pack_groups() packs the groups [g0, g1).
+// `data` has the tensor in the file's layout. `packed` has room for packed_bytes() bytes.
 int64_t packed_groups(const ggml_tensor * weights);
 void pack_groups(const KernelTable & table, const ggml_tensor * weights, const void * data, uint8_t * packed,
                  int64_t g0, int64_t g1);
@@ -22,7 +22,7 @@ bool can_multiply_packed(const KernelTable & table, const ggml_tensor * op);
 // Returns true for a product of F32, F16 or BF16 weights in the file's layout that our kernels can compute.
 bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op);
 
-// Returns row i of a tensor. i counts the rows of all dimensions.
+// Returns row i of a tensor, counted over all dimensions.
 template <class T>
 T * row_of(const ggml_tensor * t, int64_t i) {
     const int64_t i1 = i % t->ne[1], i2 = i / t->ne[1] % t->ne[2], i3 = i / t->ne[1] / t->ne[2];
@@ -32,9 +32,9 @@ T * row_of(const ggml_tensor * t, int64_t i) {
 size_t product_work_size(const KernelTable & table, int n_threads, const ggml_tensor * op);
 size_t dense_work_size(int n_threads, const ggml_tensor * op);
 void multiply_packed(const KernelTable & table, const ComputeParams & params, ggml_tensor * op);
-// These functions compute a product in two parts: round the second operand, then multiply. Row i of the rounded operand
-// begins i row sizes after `rounded`. If all threads share the rounded rows, `rounded` is rounded_rows(), and a barrier
-// is needed between the parts.
+// These functions compute a product in two parts: round the second operand, then multiply. Each rounded row takes
+// row_bytes() bytes, and the first is at `rounded`. If all threads share the rounded rows, `rounded` must be
+// rounded_rows(), and the threads must pass a barrier between the parts.
 inline uint8_t * rounded_rows(const ComputeParams & params) {
     return (uint8_t *)(((uintptr_t)params.wdata + 63) & ~(uintptr_t)63);
 }

@@ -12,7 +12,7 @@
 
 namespace eaglecpp::kernels {
 
-// barrier_of_ggml is defined in this file, so that kernels can be tested without ggml's libraries.
+// Defined in this file, so that tests can use the kernels without ggml's libraries.
 Barrier barrier_of_ggml = nullptr;
 
 #if defined(EAGLECPP_KERNELS_X86)

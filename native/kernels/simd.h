@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Defines values of sixteen lanes with the same operations on every instruction set. A file that defines KERNEL_AVX512,
-// KERNEL_AVX2 (with KERNEL_AVX_VNNI or without) or KERNEL_NEON before it includes this header gets that instruction
-// set. All other files get the portable version. All names are in a namespace per instruction set (KERNEL_NS), so that
-// one program can contain all versions.
+// Defines values of sixteen lanes with the same operations on every instruction set. A file selects an instruction set
+// by defining KERNEL_AVX512, KERNEL_AVX2 (and optionally KERNEL_AVX_VNNI) or KERNEL_NEON before it includes this
+// header. All other files get the portable version. Each instruction set has its own namespace (KERNEL_NS), so that one
+// program can contain all versions.
 //
 // Lanes are stored in one or more registers. The files in lanes/ define the operations on one register (`Register`) and
 // the operations that depend on how registers share the lanes. From these, this file builds the operations on sixteen
@@ -93,7 +93,7 @@ KERNEL_INLINE To bits_as(const From & x) {
 }
 KERNEL_INLINE F32 set1(float x) {
     F32 r;
-    KERNEL_EACH r.v[i] = x - FloatRegister{};  // -, because + would turn -0 into 0
+    KERNEL_EACH r.v[i] = x - FloatRegister{};  // minus, because plus would turn -0 into 0
     return r;
 }
 KERNEL_INLINE I32 set1(int32_t x) {

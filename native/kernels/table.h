@@ -12,7 +12,7 @@
 namespace eaglecpp::kernels {
 
 constexpr int n_group = 16;             // outputs per group of packed weights
-constexpr size_t n_rounded_bytes = 48;  // number of bytes of 32 inputs in a rounded row
+constexpr size_t n_rounded_bytes = 48;  // bytes that a rounded row takes for 32 inputs
 
 // Products of packed quantised weights of one type. quantize() rounds a row of activations to 8 bits, with one scale
 // per 32 inputs. The result for a row does not depend on the number of rows.
@@ -29,8 +29,8 @@ struct PackedProduct {
                      const uint8_t * const * rows, int n_rows, float * const * out);
 };
 
-// Products of F32, F16 and BF16 weights in the file's layout. Computes out[r][o] for all rows r and the outputs o0 <= o
-// < o1.
+// Products of F32, F16 and BF16 weights in the file's layout. Computes out[r][o] for all rows r and the outputs o in
+// [o0, o1).
 using DenseProduct = void (*)(const uint8_t * weights, size_t row_bytes, int64_t n_in, int64_t o0, int64_t o1,
                               const float * const * rows, int n_rows, float * const * out);
 
