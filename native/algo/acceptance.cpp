@@ -16,14 +16,14 @@ constexpr double slope_min = 0.1, slope_max = 1.5;
 constexpr double slope_prior = 40.0;  // information of the prior slopes: about fifty labels of a confident drafter
 constexpr double clean_min = -8.0;    // lower limit of the log-probability before the noise
 constexpr double text_max = 7.0;      // limit of |text term|
-// Prior of the term for positions after one token that was not the drafter's first choice, and after several such
-// tokens. A parallel drafter proposes the right token at 22 % of these positions, and at 65 to 84 % of all other
+// Priors of the term for positions after tokens that were not the drafter's first choice: after one such token, and
+// after several. A parallel drafter proposes the right token at 22 % of these positions, and at 65 to 84 % of all other
 // positions (rmagur1203/vllm-ddtree docs/DDTREE-FINDINGS-EN.md).
 constexpr double parallel_starts[] = {-1.5, -2.0};
 constexpr double confidence_start = 0.3;
 constexpr double drift = 0.01;  // variance that a text term gains per label
 constexpr double variance_max = 2.0;
-constexpr double text_spread = 0.5;         // variance of text terms between texts
+constexpr double text_spread = 0.5;         // variance of text terms from text to text
 constexpr double handed_over_max = 0.4;     // maximum part of a text term that moves into the drafter's terms
 constexpr double slack = 0.5, alarm = 5.0;  // CUSUM thresholds, in standard deviations
 
@@ -81,8 +81,8 @@ double TextTerm::hand_over(double information) const {
     return std::clamp(gain * value, -handed_over_max, handed_over_max);
 }
 
-// Returns true if the request's labels describe the drafter in general. A grammar restricts the target's tokens, so
-// labels of a request with a grammar describe only this request.
+// Returns true if labels of this kind of request describe the drafter in general. A grammar restricts the target's
+// tokens, so labels of a request with a grammar describe only this request.
 static bool is_lasting(RequestKind kind) {
     return kind != RequestKind::constrained && kind != RequestKind::coupled_constrained;
 }
@@ -118,8 +118,9 @@ std::vector<AcceptanceModel::Weight *> AcceptanceModel::Class::weights() {
     return out;
 }
 
-// A drafter's probability of its best token is about equal to the rate at which the target accepts this token. So the
-// model should return the rate where logit(q) = logit(rate). Noise shifts both logits by about the same amount.
+// Sets the priors so that the model returns `rate` where logit(q) = logit(rate). The reason: a drafter's probability of
+// its best token is about equal to the rate at which the target accepts this token. Noise shifts both logits by about
+// the same amount.
 void AcceptanceModel::expect(const std::vector<float> & rates, bool is_parallel) {
     for (Class & c : classes_) {
         for (int i = 0; is_parallel && i < n_deviated; ++i) {
@@ -160,8 +161,8 @@ double AcceptanceModel::side_logit(const Side & side, const TextTerm & text, con
            side.offset[s.offset].value + text.value;
 }
 
-// Moves a part of the text terms into the drafter's own terms, because this part is true for the drafter in general.
-// Text terms learn first, so without this step every new text would start from the same wrong guess.
+// Moves a part of the text terms into the drafter's own terms, because this part describes the drafter in general. Text
+// terms learn first, so without this step every new text would start from the same wrong guess.
 void AcceptanceModel::end_text(RequestKind kind, TextState & text) {
     Class & c = classes_[(int)kind];
     if (is_lasting(kind)) {
@@ -249,11 +250,11 @@ bool AcceptanceModel::set_state(const LearnedState & state) {
 // --- text acceptance ------------------------------------------------------------------------------------------------
 
 namespace {
-// Pairs of a match length and the prior probability for matches of this length or longer. The probabilities were
-// counted in greedy answers of small models: copying tasks, questions about documents, and continued code and prose.
+// Pairs of a match length and the prior probability from this length on. The probabilities were counted in greedy
+// answers of small models: copying tasks, questions about documents, and continued code and prose.
 constexpr std::pair<int, double> starts[] = {{0, 0.02}, {1, 0.05}, {2, 0.4},   {3, 0.45},  {4, 0.5},
                                              {5, 0.6},  {7, 0.75}, {10, 0.85}, {16, 0.92}, {32, 0.95}};
-// Reduction of the logit for random sampling: less_short for matches below n_short tokens, less_long for longer
+// Random sampling reduces the logit by less_short for matches below n_short tokens, and by less_long for longer
 // matches.
 constexpr double less_short = 1.2, less_long = 0.5;
 constexpr int n_short = 5;
@@ -299,9 +300,8 @@ void learn_text(RequestKind kind, ChainTerms & terms, const TextDraft & draft, c
 
 static constexpr float revisit = 0.03f;  // drift towards the mean of the step above, per node of that step
 
-// Deeper steps that were not tried yet are assumed to be like this step. While a deeper step is not tried, its mean
-// drifts towards the mean of this step. Without the drift, a step that was never tried, or once at a bad moment, would
-// never be tried again.
+// Untried deeper steps are assumed to be like this step: while a deeper step is untried, its mean drifts towards the
+// mean of this step. Without the drift, a step would never be tried again if its first try was at a bad moment.
 void MeanChances::learn(int depth, const double * a, int n, float p) {
     const int d = row(depth);
     const float rate = std::max(0.1f, 1.0f / (float)(++n_seen_[d] + 1)) * std::max(p, 0.1f);

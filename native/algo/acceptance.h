@@ -15,27 +15,27 @@ namespace eaglecpp {
 
 // --- acceptance model -----------------------------------------------------------------------------------------------
 
-// Turns a drafter's probabilities into probabilities that the target accepts the drafted tokens. For sibling nodes,
-// best first, with drafter probabilities q_1 >= q_2 >= ...
+// Turns a drafter's probabilities into probabilities that the target accepts the drafted tokens. Siblings are sorted
+// best first and have the drafter probabilities q_1 >= q_2 >= ...
 //
 //     first child    a_1 = sigmoid(slope_1 * logit(q_1) + depth[d] + text_1)
 //     k-th child     a_k = (1 - a_1 - ... - a_{k-1}) * sigmoid(slope_2 * logit(q_k / (1 - q_1 - ...)) + rank[k] +
 //     text_2)
 //
-// With shared noise (algo/coupled.h), q_k is the softmax over the sums of log-probability and noise, so logit(q_1) is
+// With shared noise (algo/coupled.h), q_k is the softmax over the sums of log-probability and noise. Then logit(q_1) is
 // the margin of the best token over all others. The logit gets one more term: weight * log(probability before the
-// noise). A token with a high noise and a low probability is less certain than its margin says. Without shared noise
-// the term is 0.
+// noise). The reason: a token with high noise and a low probability is less certain than its margin suggests. Without
+// shared noise the term is 0.
 //
 // Block drafters add two terms. The first term is weight * (the logit of DSpark's confidence head). The second term
-// applies to positions after a token that was not the drafter's first choice: a block drafter drafts all tokens of a
-// block at once, and assumes for each token that the likeliest tokens precede it.
+// applies to positions after a token that was not the drafter's first choice. It is needed because a block drafter
+// drafts all tokens of a block at once: for each token, it assumes that the likeliest tokens precede it.
 //
 // The target emits one token per position, so a later sibling gets a share of the probability that earlier siblings
-// leave. The probabilities of siblings sum to 1 or less by construction, and the product along a path never rises.
-// Slopes, depth and rank terms belong to the drafter and the kind of request, and are saved to disk. Text terms belong
-// to one conversation and adapt within about ten rounds. Online logistic regression with a step size per parameter
-// learns all terms. A two-sided CUSUM test on the text term's errors detects sudden changes.
+// leave. By construction, the probabilities of siblings sum to 1 or less, and the product along a path never rises.
+// Slopes, depth terms and rank terms belong to the drafter and the kind of request, and are saved to disk. Text terms
+// belong to one conversation and adapt within about ten rounds. All terms are learned by online logistic regression
+// with a step size per parameter. A two-sided CUSUM test on the text term's errors detects sudden changes.
 //
 // The model learns only from positions that the target reached. Counting unreached drafts as rejected would teach it
 // that deep drafts are never accepted.
@@ -53,8 +53,9 @@ enum class RequestKind {
 };
 constexpr int n_request_kinds = 8;
 
-// Returns the kind of a request. Temperatures <= 0 are greedy, temperatures above 0.7 are hot. A grammar makes a
-// request constrained. Coupled requests are never greedy: they are cool up to temperature 0.65 and warm up to 0.9.
+// Returns the kind of a request. A grammar makes every request constrained. Other requests without shared noise are
+// greedy at temperatures <= 0 and hot above 0.7. Other coupled requests are cool up to temperature 0.65 and hot above
+// 0.9.
 RequestKind request_kind(double temperature, bool has_grammar, bool is_coupled = false);
 
 // An additive term of the acceptance logit that adapts to one text.
@@ -63,12 +64,12 @@ struct TextTerm {
     double variance = 0.5;
     double rise = 0.0, fall = 0.0;  // CUSUM sums of standardised errors
 
-    // Updates the term with one label (accepted or rejected). `pull` is the decay of the term towards 0 per label, so
-    // that no text disables drafting for good.
+    // Updates the term with one label (accepted or rejected). `pull` is the decay of the term towards 0 per label. It
+    // makes sure that no text disables drafting for good.
     void learn(double error, double information, double pull = 0.995);
 
     // Returns the part of this term that moves into the drafter's own terms when the text ends. `information` is the
-    // Fisher information of the drafter's terms: the part is large while little is known about the drafter, and small
+    // Fisher information of the drafter's terms. The part is large while little is known about the drafter, and small
     // after many texts.
     double hand_over(double information) const;
 };
@@ -77,8 +78,7 @@ struct TextState {
     TextTerm first, later;
 };
 
-// Position of sibling drafts: their depth, and the number of tokens on the path to them that were not the drafter's
-// first choice.
+// Position of sibling drafts: their depth, and how many tokens on the path to them were not the drafter's first choice.
 struct DraftSite {
     int depth;
     int n_deviations = 0;
@@ -90,21 +90,20 @@ class AcceptanceModel {
 
     AcceptanceModel();
 
-    // Sets the prior of a model that has learned nothing yet. rates[i] is the acceptance rate at depth i + 1, measured
-    // during the drafter's training on the chains that reached this depth. is_parallel: the drafter's distribution for
-    // a token does not depend on the drafts before this token.
+    // Sets the prior of a model that has learned nothing yet. rates[i] is the acceptance rate at depth i + 1. It was
+    // measured during the drafter's training, on the chains that reached this depth. is_parallel: the drafter's
+    // distribution for a token does not depend on the drafts before this token.
     void expect(const std::vector<float> & rates, bool is_parallel = false);
 
     // Ends the text: moves part of the text terms into the drafter's own terms, and resets `text` for the next text.
     void end_text(RequestKind kind, TextState & text);
 
-    // Computes a[0..n): a[i] is the probability that the target chooses children[i], given that the target reaches
+    // Computes a[0..n). a[i] is the probability that the target chooses children[i], given that the target reaches
     // their parent. `site` is the position of the children. The children are sorted best first; n <= n_ranks_max.
     void predict(RequestKind kind, const TextState & text, const DraftSite & site, const Candidate * children, int n,
                  double * a) const;
 
-    // Updates the model: the target emitted children[matched], or a token that is not among the children (matched =
-    // -1).
+    // Updates the model with the target's token: children[matched], or another token if `matched` is -1.
     void learn(RequestKind kind, TextState & text, const DraftSite & site, const Candidate * children, int n,
                int matched);
 
@@ -167,27 +166,27 @@ class AcceptanceModel {
 
 // --- text acceptance ------------------------------------------------------------------------------------------------
 
-// Estimates the probability that a text which repeats itself continues as it did before. For a token that follows a
-// match of n_match tokens, given that the target accepts all tokens before it:
+// Estimates the probability that a text which repeats itself continues as it did before. For a token after a match of
+// n_match tokens, given that the target accepts all tokens before this token:
 //
 //     a = sigmoid(start[length of the match] + hits)
 //
-// If a grammar forces the text, the target can only split the text into other tokens. Then a = sigmoid(start + forced).
+// If a grammar forces the text, the target can only tokenize it differently. Then a = sigmoid(start + forced).
 //
-// `hits` belongs to one conversation and adapts within a few rounds. Every round labels all proposed tokens at no cost,
-// even unverified tokens, because the target's next token is known anyway.
+// `hits` belongs to one conversation and adapts within a few rounds. Every round labels all proposed tokens, even
+// unverified tokens, because the target's next token is known anyway.
 
 struct ChainTerms {
     TextTerm hits, forced;
 };
 
-// Computes a[i], the probability of draft.tokens[i], given that the target accepts the tokens before it.
+// Computes a[i]: the probability that the target accepts draft.tokens[i], given that it accepts the tokens before.
 void predict_text(RequestKind kind, const ChainTerms & terms, const TextDraft & draft, std::vector<float> & a);
 
 // Probability that the target emits a token that a grammar forces.
 float forced_chance(const ChainTerms & terms, bool is_certain);
 
-// Updates the terms: after the position of `draft`, the target emitted `tokens`.
+// Updates the terms with the `tokens` that the target emitted at the position of `draft`.
 void learn_text(RequestKind kind, ChainTerms & terms, const TextDraft & draft, const Tokens & tokens);
 
 // --- mean chances ---------------------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@
 
 namespace eaglecpp {
 
-// Cost of the draft nodes of one batch. Costs and gains are in target-only steps. In a conversation that runs at s
+// Cost of the draft nodes of one batch. Costs and gains are measured in target-only steps. If a conversation runs at s
 // times the target-only speed, a node that is accepted with probability p saves p / s steps. With this common unit, the
-// nodes of all conversations can be ranked together.
+// nodes of all conversations can be ranked in one list.
 class CostModel {
   public:
     // Number of nodes to verify, and their total gain minus their cost.
@@ -19,16 +19,16 @@ class CostModel {
         double gain = 0.0;
     };
 
-    // Computes the cost of adding 0 to n_max nodes to a batch of `n_rows` rows, in target-only steps of `round_ms`
-    // milliseconds. Each of `n_waiting` conversations waits for the batch. n_times: 2 if accepted nodes must be run
-    // again. first_use: extra cost of a number of rows that this process has not run yet.
+    // Computes the cost of adding 0 to n_max nodes to a batch of `n_rows` rows. The unit is a target-only step of
+    // `round_ms` milliseconds. Each of `n_waiting` conversations waits for the batch. n_times: 2 if accepted nodes must
+    // be run again, otherwise 1. first_use: extra cost of a number of rows that this process has not run yet.
     void open(const CostTable & costs, int n_rows, int n_max, double round_ms, int n_waiting, double n_times,
               double first_use);
 
     // Fixes the batch size at n rows: trees below this size are free, larger trees are not allowed.
     void fix_rows(int n);
 
-    // Adds `cost` to every batch size except `n_last`, the number of rows of the last batch.
+    // Adds `cost` to every batch size except `n_last`, the size of the last batch.
     void add_change(int n_last, double cost);
 
     // Allows only exact numbers of rows. If no number up to n_max nodes is exact, extends the range of nodes to the
@@ -40,11 +40,11 @@ class CostModel {
     // Cost of adding n nodes to the batch; infinite if n nodes are not allowed.
     double marginal_cost(int n) const { return cost_[n]; }
 
-    // Smallest cost of n or more nodes, including the cost of running a batch size for the first time.
+    // Returns the smallest cost of n or more nodes. This cost includes running a batch size for the first time.
     double least(int n) const;
 
-    // Returns the best number of nodes within `budget`, given expected gains in falling order. Compares all numbers of
-    // nodes: cost curves have cliffs, plateaus and dips, so the net gain may fall and rise again.
+    // Returns the best number of nodes within `budget`. `gains` are the expected gains in falling order. Compares all
+    // numbers of nodes, because the net gain may fall and rise again: cost curves have cliffs, plateaus and dips.
     Selection best(const std::vector<float> & gains, double budget) const;
 
   private:

@@ -66,11 +66,11 @@ namespace {
 constexpr std::array<int, StepCosts::n_buckets> bucket_rows = {
     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1 << 20};
 constexpr double rate_slow = 0.06;   // learning rate of the slowdown
-constexpr double share_rate = 0.05;  // learning rate of each batch size's share of the runs
+constexpr double share_rate = 0.05;  // learning rate of shares_
 constexpr double jump_min = 0.2;     // smallest median residual that counts as a change of the machine
 constexpr double jump_noise = 3.0;   // the median residual must also exceed this multiple of the mean residual
-constexpr int n_settled = 3;         // number of samples in this process from which a price counts as settled
-constexpr int n_outliers_max = 3;    // more consecutive outliers than this mean a new price, not a stall
+constexpr int n_settled = 3;         // minimum number of samples in this process for a settled price
+constexpr int n_outliers_max = 3;    // a longer run of outliers means a new price, not a stall
 constexpr double ms_least = 1e-6, ms_max = 1e7;
 }  // namespace
 
@@ -144,9 +144,9 @@ void StepCosts::learn(int n_rows, double ms) {
     guess_prices();
 }
 
-// If only one batch size runs, a change of its price looks like a change of the machine's speed. Slowdown and price
-// would both drift away from the prices of the other sizes. So only a part of the change is attributed to the machine:
-// the size's share of the recent runs.
+// Attributes a part of a price change to the machine: the size's share of the recent runs. If only one batch size runs,
+// a change of its price looks like a change of the machine's speed. Without this function, slowdown and price would
+// both drift away from the prices of the other sizes.
 void StepCosts::share_change(int bucket, double change) {
     for (int b = 0; b < n_buckets; ++b) {
         shares_[b] += share_rate * ((b == bucket ? 1.0 : 0.0) - shares_[b]);
@@ -162,7 +162,7 @@ double StepCosts::jump() const {
     return std::max(jump_min, jump_noise * noise_);
 }
 
-// Detects a sudden change of the machine's speed: all recent residuals show nearly the same new slowdown.
+// Detects a sudden change of the machine's speed: the recent residuals show a new slowdown.
 void StepCosts::learn_speed(double raw) {
     residuals_[n_residuals_++ % n_residuals] = raw;
     if (n_residuals_ < n_residuals) return;
@@ -173,8 +173,7 @@ void StepCosts::learn_speed(double raw) {
     is_changed_ = true;
 }
 
-// Until there are several samples, the slowdown is the lower median of the samples, because the first sample is often
-// too long.
+// Sets the slowdown to the lower median of the first samples, because the very first sample is often too long.
 void StepCosts::anchor(double raw) {
     const int n = n_residuals - n_anchor_--;
     residuals_[n] = raw;
@@ -188,7 +187,7 @@ void StepCosts::set_saved(int bucket, double ms) {
     guess_prices();
 }
 
-// Guesses the prices of unmeasured batch sizes: interpolates the ratio of price to prior curve between the measured
+// Guesses the prices of unmeasured batch sizes. The ratio of price to prior curve is interpolated between the measured
 // neighbours.
 void StepCosts::guess_prices() {
     const auto ratio = [&](int b) { return prices_[b] / prior_ratio(bucket_rows[b]); };
@@ -211,8 +210,8 @@ void StepCosts::guess_prices() {
 }
 
 // Limits each price by the cost of running its rows in another way: split into batches of another measured size, or
-// padded to another measured size. A price may be up to twice this cost, because graphs differ and real curves have
-// dips and cliffs. A size that seems to cost less than half of one row does not limit other sizes.
+// padded to another measured size. The limit is twice this cost, because graphs differ and real curves have dips and
+// cliffs. A size whose price is below half the price of one row does not limit other sizes.
 void StepCosts::doubt_prices() {
     believed_ = prices_;
     for (int other = 0; other < n_buckets; ++other) {
@@ -227,7 +226,7 @@ void StepCosts::doubt_prices() {
 
 // --- cost table -----------------------------------------------------------------------------------------------------
 
-static constexpr double absurd = 20.0;  // multiple of the expected time; a longer time means a suspended process
+static constexpr double absurd = 20.0;  // samples above this multiple of the expected time mean a suspended process
 
 // Assumed times of a commit and of a draft step, as shares of a target-only round. An EAGLE drafter has only one layer
 // and a head.
@@ -269,14 +268,13 @@ void CostTable::learn_drafter(StepCosts & costs, int n_rows, double ms) {
 }
 
 void CostTable::learn_alike(int n_first, int i, int n_rows, double ms) {
-    // The first use of a batch size also loads kernels. So samples below the current estimate are learned faster
-    // (rate_less) than samples above the estimate (rate_more).
+    // The first use of a batch size also loads kernels. So samples below the current estimate change it faster
+    // (rate_less) than samples above it (rate_more).
     constexpr double rate_less = 0.5, rate_more = 0.15, over_max = 10.0, cheap = 0.2;  // target-only steps
     if (i == 1) slow_ms_ = 0.0;
     if (i <= n_first) {
         slow_ms_ += std::isfinite(ms) ? std::clamp(ms, 0.0, ms_max) : 0.0;
-        // If a change of size is expensive, the first batches after the change do not measure the size's price
-        // accurately enough to improve a known price.
+        // If a change of size is expensive, the first batches after the change are too noisy to improve a known price.
         if (is_known(n_rows) && change_ms() > cheap * verify(1)) return;
         if (i == 1 || !is_known(n_rows)) ms = std::max(ms / 2.0, ms - change_ms());
     } else if (i == n_first + 1 && slow_ms_ > 0.0 && is_sane(ms, 0.0)) {
@@ -315,7 +313,7 @@ LearnedState CostTable::state() const {
             if (is_price(ms)) out[name].insert(out[name].end(), {(double)StepCosts::rows_of(b), ms});
         }
     }
-    // If the machine was suspended for a while, the estimates may exceed the range that set_state() accepts.
+    // The estimates may exceed the range that set_state() accepts if the machine was suspended for a while.
     const auto time = [](double ms) { return std::clamp(ms, 0.0, ms_max); };
     out["host"] = {time(slowdown() * host_target_only_), time(slowdown() * host_draft_)};
     if (n_changes_ > 0) out["change"] = {time(change_ms())};

@@ -17,10 +17,10 @@ namespace eaglecpp {
 
 // --- row counts -----------------------------------------------------------------------------------------------------
 
-// Numbers of rows at which a batch is exact: each row of the batch has the same bits as in a batch of one row. Kernels
-// change at certain numbers (ggml's repacked products at 4 rows, F32 products at 2), so exactness is measured at a few
-// numbers. A number between two measured numbers counts as exact only if both are exact. A number above the largest
-// measured number is never exact.
+// Numbers of rows at which a batch is exact: each row of the batch has the same bits as in a batch of one row.
+// Exactness is measured at a few numbers, because kernels change only at certain numbers (ggml's repacked products at 4
+// rows, F32 products at 2). A number between two measured numbers counts as exact only if both are exact. A number
+// above the largest measured number is never exact.
 class RowCounts {
   public:
     // Makes an object without measurements, for which only a single row is exact.
@@ -64,21 +64,21 @@ double lower_median(std::array<double, N> values, int n) {
 
 // --- step costs -----------------------------------------------------------------------------------------------------
 
-// Time of one kind of step as a function of its number of rows. Large row counts share buckets, and each bucket learns
-// separately: real curves are staircases with cliffs and even dips (five rows can cost more than eight). So no line or
-// power law is fitted, and the price may fall as the number of rows grows.
+// Time of one kind of step as a function of its number of rows. Large numbers of rows share buckets, and each bucket
+// learns separately. No line or power law is fitted, because real curves are staircases with cliffs and even dips: five
+// rows can cost more than eight. So the price may fall as the number of rows grows.
 //     time(n rows) = slowdown * price[n]
 //
 // A bucket's price is the median of its last samples, so a stall or the building of a graph does not change the price.
-// Buckets without samples follow their measured neighbours along a prior curve. The prior curve is cheap compared with
-// known machines, so that promising sizes are tried. A price that contradicts another bucket's price is replaced:
-// otherwise a size that only ran while the machine was busy would look too expensive to be tried again.
+// Buckets without samples follow their measured neighbours along a prior curve. The prior curve assumes lower costs
+// than known machines have, so that promising sizes are tried. A price that contradicts another bucket's price is
+// replaced. Otherwise a size that only ran while the machine was busy would look too expensive to be tried again.
 class StepCosts {
   public:
     static constexpr int n_buckets = 28;
 
-    // slope: the prior curve is 1 + slope * (rows - 1)^0.8, in units of the price of one row. has_slowdown: also learns
-    // the machine's current slowdown.
+    // slope: the prior curve is 1 + slope * (rows - 1)^0.8, in units of the price of one row. has_slowdown: the object
+    // also learns the machine's current slowdown.
     explicit StepCosts(double slope, bool has_slowdown = false) : slope_(slope), has_slowdown_(has_slowdown) {}
 
     static int bucket_of(int n_rows);
@@ -90,10 +90,10 @@ class StepCosts {
     // Returns the expected time of a step of n rows, without the machine's slowdown; 0 if no step was measured.
     double ms(int n_rows) const { return believed_[bucket_of(n_rows)]; }
 
-    // Returns the current slowdown of the machine: the measured times divided by the prices, as one factor.
+    // Returns the current slowdown of the machine: the ratio of measured times to prices.
     double slowdown() const { return slowdown_; }
 
-    // Lowest price of all larger row counts with enough samples; infinity if there are none.
+    // Returns the lowest price of all larger row counts with enough samples; infinity if no row count has enough.
     double least_ms(int n_rows) const;
 
     // Returns the prior price of n rows relative to the price of one row.
@@ -114,7 +114,7 @@ class StepCosts {
     // Returns true once after each change of the machine's speed.
     bool take_changed() { return std::exchange(is_changed_, false); }
 
-    // Makes the next samples set the slowdown directly, because the machine may have changed.
+    // Makes the next samples set the slowdown directly. Call this function when the machine's speed may have changed.
     void expect_change() { n_anchor_ = has_slowdown_ ? n_residuals : 0; }
 
     // Returns the price of a bucket for the saved state, without the slowdown; 0 = unknown.
@@ -134,7 +134,7 @@ class StepCosts {
 
         void restart(double ms, bool is_guess);
         void add(double ms);
-        // Number of measured samples. A single sample may include the time to build a graph, so a price with a guess
+        // Number of measured samples. A single sample may include the time to build a graph, so a price from a guess
         // and one sample counts as a guess.
         int n_samples() const { return is_guessed && n <= 2 ? 0 : n; }
         double price() const;
@@ -163,11 +163,11 @@ class StepCosts {
 // --- cost table -----------------------------------------------------------------------------------------------------
 
 // Times of the parts of a round on this machine with this model: verifying n rows, committing rows to the drafter, one
-// draft step, and work on the host. The table learns them from the rounds themselves.
+// draft step, and work on the host. The table learns these times from the rounds.
 //
 // The machine's speed (clock, temperature, other processes) is one factor common to all times. Verifications measure
 // this factor (StepCosts), so other processes do not distort the curves. The class has no clock: callers pass times in
-// milliseconds. Invalid times (not finite, not positive, absurdly long) are ignored.
+// milliseconds. Invalid times (not finite, not positive or absurdly long) are ignored.
 class CostTable {
   public:
     // Returns true if the time of a target-only round of one row was measured.
@@ -193,8 +193,8 @@ class CostTable {
     // Additional time of the host's work in a drafting round, compared with a target-only round.
     double host() const { return slowdown() * std::max(0.0, host_draft_ - host_target_only_); }
 
-    // Maximum number of rows to try. Row counts far above the measured row counts wait until the row counts in between
-    // are measured.
+    // Returns the maximum number of rows to try. Before a much larger number of rows is tried, the numbers in between
+    // must be measured.
     int n_rows_max() const;
 
     // Returns true if the time to verify n rows was measured rather than guessed.
@@ -203,11 +203,11 @@ class CostTable {
     // Returns true if this process has verified n rows.
     bool is_tried(int n_rows) const { return verify_.is_tried(n_rows); }
 
-    // Returns the current slowdown of the machine: the measured times divided by the prices, as one factor.
+    // Returns the current slowdown of the machine: the ratio of measured times to prices.
     double slowdown() const { return verify_.slowdown(); }
 
-    // Extra time of the first batches after the batch size changed. In these batches the graph is built and, on a
-    // device, captured.
+    // Extra time of the first batches after the batch size changed. These batches build the graph and, on a device,
+    // capture it.
     double change_ms() const { return slowdown() * change_; }
 
     // --- learning; times in ms -----------------------------------------------------------------------------------
@@ -217,23 +217,23 @@ class CostTable {
     // Learns the time of the host's work: the part of a round's wall time that is not verification or drafting.
     void learn_host(bool drafted, double ms);
 
-    // Sets the assumed time of a change of batch size, which is used until this time is measured.
+    // Sets the assumed time of a change of batch size. It is used until this time is measured.
     void assume_change(double ms) { change_ = ms; }
 
-    // Number of slow batches after the batch size changed on a device. The device builds the graph in the first batch
-    // and captures it in the second batch.
+    // Number of slow batches after the batch size changed on a device. The first batch builds the graph, and the second
+    // batch captures it.
     static constexpr int n_slow = 2;
 
     // Learns from the i-th consecutive batch of n_rows rows, counted from 1. The first n_first batches measure the time
     // of a change of batch size. The next batch measures the usual time of a batch of n_rows rows.
     void learn_alike(int n_first, int i, int n_rows, double ms);
 
-    // Returns true once after the machine's speed or the conversation's length changed: the time of a target-only round
-    // should then be measured again.
+    // Returns true once after the machine's speed or the conversation's length changed. The caller should then measure
+    // the time of a target-only round again.
     bool take_changed();
 
     // Reports that the machine's speed may have changed. The next samples then set the slowdown, and take_changed()
-    // asks for a new measurement of a target-only round.
+    // requests a new measurement of a target-only round.
     void expect_change() {
         verify_.expect_change();
         is_changed_ = true;

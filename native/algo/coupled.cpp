@@ -6,10 +6,10 @@
 
 namespace eaglecpp {
 
-// Tokens whose logits, divided by the temperature, are this far below the largest are ignored. Noise lifts such a token
-// above the likeliest token once in nine million times.
+// Tokens are ignored if their logits, divided by the temperature, are this far below the largest. The noise raises such
+// a token above the likeliest token once in nine million times.
 static constexpr float depth_max = 16.0f;
-static constexpr int n_sorted_first = 256;  // number of tokens sorted first; they usually have most of the probability
+static constexpr int n_sorted_first = 256;  // number of tokens sorted first, which usually have most of the probability
 
 // Sets kept_ to the tokens that remain after top-k, top-p and min-p.
 void CoupledDraft::cut(const float * logits, int n, const CoupledSampling & sampling) {
@@ -36,7 +36,7 @@ void CoupledDraft::cut(const float * logits, int n, const CoupledSampling & samp
     }
 }
 
-// is_all: normalises over all tokens; otherwise only over the tokens in kept_.
+// Removes tokens by top-p. is_all: normalises over all tokens, not only over the tokens in kept_.
 void CoupledDraft::cut_top_p(const float * logits, int n, float top_p, bool is_all) {
     const auto is_better = [](const Entry & a, const Entry & b) { return a.logit > b.logit; };
     double total = 0.0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The drafter's side of coupled sampling: chooses the tokens that the drafter would sample with the target's noise. The
-// drafter knows only its own distribution. It applies the truncating samplers and the temperature of the target's chain
-// (top-k, top-p, min-p, temperature, in llama.cpp's order) and ignores all other samplers of the chain.
+// drafter knows only its own distribution. It applies these samplers of the target's chain, in llama.cpp's order:
+// top-k, top-p, min-p and temperature. It ignores all other samplers of the chain.
 #pragma once
 
 #include <vector>
@@ -20,12 +20,12 @@ struct CoupledSampling {
     float min_p = 0.0f;  // 0 = off
 };
 
-// Finds the k tokens with the largest log q_i + g_i, best first, or fewer tokens if the truncating samplers leave fewer
-// than k. q is the distribution of the drafter's logits[n] after these samplers. g is the noise at index `pos` of the
-// text. `ids` maps an index into `logits` to a token id.
+// Finds the k tokens with the largest log q_i + g_i, best first. q is the distribution of the drafter's logits[n] after
+// the truncating samplers. If these samplers leave fewer than k tokens, finds fewer. g is the noise at index `pos` of
+// the text. `ids` maps an index into `logits` to a token id.
 //
-// Candidate::logp is the log-softmax over these sums: the probability that the target chooses the token if the target's
-// log-probabilities differ from the drafter's by Gumbel noise. AcceptanceModel learns the real difference
+// Candidate::logp is the log-softmax over these sums. It is the log-probability that the target chooses the token if
+// the target's log-probabilities differ from the drafter's by Gumbel noise. AcceptanceModel learns the real difference
 // (algo/acceptance.h). Candidate::logq is log q_i.
 class CoupledDraft {
   public:

@@ -10,7 +10,7 @@ using Reason = Decision::Reason;
 constexpr std::array<const char *, 3> mode_names = {"plain", "probe", "draft"};
 constexpr std::array<const char *, n_reasons> reason_names = {
     "off", "room", "calibrating", "over_budget", "all_rejected", "pays", "fixed", "inexact", "no_match", "replay"};
-// Explanations for users why a generation drafted nothing, by Decision::Reason.
+// Explains to users why a generation drafted nothing, by Decision::Reason.
 constexpr std::array<const char *, n_reasons> reason_texts = {"",
                                                               ": no room for a draft",
                                                               ": measuring a target-only step",
@@ -63,7 +63,8 @@ void PlanSummary::add(const Decision & decision, int n_tokens, double n_steps) {
     }
     n_probes_ += decision.mode == Mode::probe;
     if (decision.mode != Mode::draft || decision.nodes.empty()) {
-        // Rounds that calibrate, lack room or replay rows do not show whether drafting makes this text faster.
+        // Skips rounds that calibrate, lack room or replay rows: they do not show whether drafting makes this text
+        // faster.
         if (decision.reason != Reason::calibrating && decision.reason != Reason::room &&
             decision.reason != Reason::replay) {
             why_off_ = decision.reason;

@@ -24,8 +24,8 @@ const std::array<const char *, n_reasons> & decision_reasons();
 //     draft k=0 levels= text=9 nodes=1,2,3,4,5 reason=pays tokens=5.12 cost=1.44
 //
 // `levels` (member `steps`) has one list per draft step: the nodes whose children the drafter proposed. `nodes` are the
-// verified drafts. Both hold indices into the pool of proposed nodes, whose root is 0. `text` is the number of nodes
-// that were copied from the text. These nodes come first in the pool.
+// verified drafts. Both contain indices into the pool of proposed nodes, whose root is 0. `text` is the number of nodes
+// copied from the text. These nodes come first in the pool.
 struct Decision {
     enum class Mode { target_only, probe, draft };  // probe: a round that drafts but does not verify the draft
     enum class Reason {
@@ -52,7 +52,7 @@ struct Decision {
     int n_forced = 0;         // number of nodes forced by a grammar, which come before the nodes copied from the text
     double n_tokens = 1.0;    // expected tokens of this round, including the bonus token
     double cost = 1.0;        // expected cost of this round, in target-only rounds; 0 = unknown
-    double best_speed = 0.0;  // in a target-only round: speed of recent drafts relative to target-only decoding
+    double best_speed = 0.0;  // in target-only rounds: speed of recent drafts relative to target-only decoding
 
     // Returns the decision as one line, without a line break.
     std::string to_line() const;
@@ -63,8 +63,8 @@ struct Decision {
 // Statistics over the decisions of one generation.
 class PlanSummary {
   public:
-    // Adds a round that committed `n_tokens` tokens in the time of `n_steps` target-only rounds. n_steps = 0 means that
-    // this time is unknown.
+    // Adds a round that committed `n_tokens` tokens in the time of `n_steps` target-only rounds; 0 = the time is
+    // unknown.
     void add(const Decision & decision, int n_tokens, double n_steps);
 
     int n_rounds() const { return n_rounds_; }
@@ -78,13 +78,13 @@ class PlanSummary {
     double cost_expected() const { return mean(cost_); }
 
     // Speed relative to target-only decoding: tokens per time of a target-only round; 0 = unknown. The result never
-    // exceeds the tokens per round, because a round that seems cheaper than a target-only round is noise.
+    // exceeds the tokens per round: a round that seems cheaper than a target-only round is only a measurement error.
     double speedup() const { return n_steps_ > 0.0 ? n_committed_ / std::max(n_steps_, n_counted_) : 0.0; }
 
-    // Describes a typical round and the share of drafting rounds in one line: "tree 8 nodes, depth 3: expected 2.9
+    // Describes a typical round and the number of drafting rounds in one line: "tree 8 nodes, depth 3: expected 2.9
     // tokens in the time of 1.31 target-only steps; drafted in 210 of 230 rounds"
     std::string explain() const;
-    // Returns the name of the Decision::Reason of the last round without a draft, or "" if most rounds drafted.
+    // Returns the name of Decision::Reason in the last round without a draft, or "" if most rounds drafted.
     std::string reason() const;
 
   private:

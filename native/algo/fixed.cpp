@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Implements the fixed strategies: chains, and the trees of EAGLE-2 (SafeAILab/EAGLE: eagle/model/cnets.py,
-// topK_genrate). Only the request's limits and exact row counts shorten their drafts.
+// topK_genrate). Drafts are shortened only by the request's limits and by exact row counts.
 #include <algorithm>
 
 #include "algo/planner.h"
@@ -12,8 +12,8 @@ void Planner::decide_fixed(SequencePlan & plan, int n_left, bool has_drafter) {
     PlanRound & round = plan.round;
     round.decision.reason = Reason::off;
     if (s.kind == Strategy::Kind::off) return;
-    // Limits the depth. The last token of the generation and all later tokens are not worth drafting. Drafts beyond the
-    // rows of a batch cannot be verified.
+    // Limits the depth. The last token of a generation is the bonus token, so a draft of n_left tokens is too long.
+    // Drafts beyond the rows of a batch cannot be verified.
     round.depth_max = std::min(s.depth, n_left - 1);
     if (plan.exact.is_exact && n_roots_ == 1) {
         const int n_max = std::min(s.nodes, round.limits.n_nodes), n_nodes = exact_rows_.largest(1 + n_max) - 1;
@@ -26,7 +26,7 @@ void Planner::decide_fixed(SequencePlan & plan, int n_left, bool has_drafter) {
     if (has_drafter || !round.text_draft.empty()) start(plan, Reason::fixed, s.k);
 }
 
-// Sets the frontier to the k new nodes with the highest probabilities of their paths, as the drafter estimates them.
+// Sets the frontier to the k new nodes whose paths have the highest probability, as estimated by the drafter.
 void Planner::next_frontier_fixed(SequencePlan & plan) {
     const DraftPool & pool = plan.round.pool;
     nodes_ = pool.step();
@@ -36,8 +36,8 @@ void Planner::next_frontier_fixed(SequencePlan & plan) {
     if (n > 0) plan.round.frontier.assign(nodes_.begin(), nodes_.begin() + n);
 }
 
-// Cuts the drafts of fixed strategies so that the batch has an exact number of rows. The last conversations lose their
-// nodes first.
+// Cuts the drafts of fixed strategies so that the batch has an exact number of rows. The nodes of the last
+// conversations are removed first.
 void Planner::choose_fixed() {
     std::vector<SequencePlan *> fixed;
     int n = 0;

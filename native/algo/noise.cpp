@@ -26,8 +26,9 @@ double twice_atanh(double s) {
     return 2.0 * s * sum;
 }
 
-// Returns a mask for the top 16 bits of a token's hash. A token whose score without noise is `gap` below the best score
-// can only win if all masked bits are 0: its noise must exceed the gap, which has a probability below exp(-gap).
+// Returns a mask for the top 16 bits of a token's hash. `gap` is the distance of the token's score without noise to the
+// best score. The token can only win if all masked bits are 0: its noise must exceed the gap, which has a probability
+// below exp(-gap).
 uint64_t coarse_mask(double gap) {
     const int n_bits = gap > 0.0 ? (int)std::min(gap * (1.0 / ln2), 16.0) : 0;
     return 0xFFFF & ~(0xFFFFull >> n_bits);
@@ -103,7 +104,7 @@ void NoisyBest::add(Token token, double score) {
 }
 
 // Works in two passes. The first pass finds the largest logit of each block. The second pass compares hashes with the
-// best score so far, and begins with the score of the largest logit.
+// best score so far. It begins with the block that has the largest logit.
 Token Noise::choose(const float * logits, int n, double scale, int way) const {
     if (n < 1) return 0;
     const ZerosInBlock zeros = zeros_in_block(way);

@@ -5,11 +5,11 @@
 // same u_i. A drafter that adds the same g_i to its own log-probabilities proposes the target's choice far more often
 // than its own likeliest token would. The proof is in docs/research/coupled-sampling.md.
 //
-// The noise of a token comes from 64 bits W, with W / 2^64 taken as the probability 1 - u. The largest noises have the
-// smallest W, where a double is exact. One output of SplitMix64 holds the top 16 bits of W for four neighbouring
-// tokens, and these bits nearly always show that a token cannot win. The other 48 bits and the logarithms are only
-// computed for the few tokens that might win. The logarithms are our own code, in operations that IEEE 754 defines to
-// the last bit, so the result does not depend on the machine's math library.
+// The noise of a token comes from 64 bits W: the probability 1 - u is W / 2^64. The largest noises have the smallest W,
+// where a double is exact. One output of SplitMix64 holds the top 16 bits of W for four neighbouring tokens. These bits
+// nearly always show that a token cannot win. The other 48 bits and the logarithms are computed only for the few tokens
+// that might win. The logarithms use only operations that IEEE 754 defines to the last bit, so the result does not
+// depend on the machine's math library.
 #pragma once
 
 #include <cstdint>
@@ -26,20 +26,20 @@ class Noise {
     // Returns the noise g of `token`, a number between -3.8 and 45.1.
     double gumbel(Token token) const;
 
-    // An upper bound of gumbel(token), which is much cheaper to compute than gumbel(). For noises from 1 to 10 the
-    // bound is less than 0.7 too high.
+    // Returns an upper bound of gumbel(token), which is much faster to compute. For noises from 1 to 10 the bound is
+    // less than 0.7 too high.
     double bound(Token token) const;
 
-    // A number in [0, 1) for random decisions other than the choice of a token. It is independent of all gumbel()
-    // values.
+    // Returns a number in [0, 1) for random decisions other than the choice of a token. It is independent of all
+    // gumbel() values.
     double uniform() const;
 
     // Returns different noise for a second draw at the same position. The two noises are independent.
     Noise second() const;
 
-    // Returns the token i in 0..n with the largest logits[i] * scale + gumbel(i), in one pass over the logits and one
-    // hash per four tokens. Never chooses a token whose logit is NaN or -inf; returns 0 if there is no other token.
-    // way: see row_loops.h.
+    // Returns the token i in 0..n with the largest logits[i] * scale + gumbel(i). Takes one pass over the logits and
+    // one hash per four tokens. Never chooses a token whose logit is NaN or -inf; returns 0 if all logits are. way: see
+    // row_loops.h.
     Token choose(const float * logits, int n, double scale, int way = -1) const;
 
   private:
@@ -56,7 +56,7 @@ class Noise {
 double portable_log(double x);
 
 // Finds the token with the largest sum of score and Gumbel noise. Tokens are added one by one, in any order. For most
-// tokens bound() alone shows that they cannot win.
+// tokens, bound() alone shows that the token cannot win.
 class NoisyBest {
   public:
     explicit NoisyBest(const Noise & noise) : noise_(noise) {}

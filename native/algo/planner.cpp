@@ -11,13 +11,13 @@ namespace eaglecpp {
 
 namespace {
 // Numbers of rounds from one measurement of a target-only step to the next. The first gaps are fixed and short. Later
-// gaps depend on the price of a measurement, which is the lost gain of drafting. So measurements are cheapest where
-// drafting gains little, and there the time of a target-only step must be accurate.
+// gaps depend on the cost of a measurement, which is the lost gain of drafting. So measurements are frequent where
+// drafting gains little, which is where the time of a target-only step must be accurate.
 constexpr int refresh_gaps[] = {0, 0, 0, 6, 24, 64};
 constexpr double refresh_share = 0.004;  // maximum share of the time that these measurements may take
 constexpr int refresh_least = 5, refresh_max = 200;
-// Maximum cost of a batch size's first use in target-only steps, and learning rate of this cost. If a first use seemed
-// to cost more than a full ledger can pay, no batch size would ever be tried.
+// Maximum cost of a batch size's first use in target-only steps, and learning rate of this cost. The maximum must be
+// below a full ledger; otherwise no batch size would ever be tried.
 constexpr double first_use_max = 6.0, first_use_rate = 0.3;
 
 constexpr double best_speed_rate = 0.1;
@@ -61,8 +61,8 @@ void Planner::end_text(SequencePlan & plan) {
 
 void Planner::begin_round(int n_roots, bool is_timed) {
     n_roots_ = std::max(n_roots, 1);
-    // A device does not measure target-only rounds again: a change to one row and back costs several rounds, and rounds
-    // of any batch size show the machine's speed.
+    // On a device, no target-only rounds are run for measurements. A change to one row and back costs several rounds,
+    // and rounds of any batch size show the machine's speed.
     if (costs_.take_changed() && !options_.pads_rows) is_target_only_wanted_ = true;
     target_only_ms_ = std::max(costs_.target_only(n_roots_), 1e-6);
     round_draft_ms_ = 0.0;
@@ -76,7 +76,7 @@ void Planner::begin_round(int n_roots, bool is_timed) {
 
 bool Planner::is_calibration_due() const {
     if (is_target_only_wanted_ || !costs_.is_known(n_roots_)) return true;
-    if (options_.pads_rows) return false;  // measured when the engine was opened; a change of batch size is expensive
+    if (options_.pads_rows) return false;  // measured when the engine was opened, because a change of size is expensive
     double cost = speed_.speed() - 1.0;
     if (is_change_dear()) cost += cost + rounds(costs_.change_ms());  // only the second step after a change is valid
     int gap = (int)std::clamp(cost / refresh_share, (double)refresh_least, (double)refresh_max);
@@ -119,10 +119,10 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     }
 }
 
-// Decides for the automatic strategy. Proposals copied from the text only cost rows to verify. If they gain more than
+// Decides for the automatic strategy. Proposals copied from the text cost only rows to verify. If they gain more than
 // they cost, they are verified together with the drafter's nodes. A likely copy is verified alone, because the
-// drafter's nodes would add less than they cost. The drafter runs only if the ledger covers its cheapest draft: a draft
-// without the budget to verify it is pure loss.
+// drafter's nodes would add less than they cost. The drafter runs only if the ledger covers its cheapest draft, because
+// a draft that cannot be verified is a loss.
 void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
     PlanRound & round = plan.round;
     round.text_gain = 0.0;
@@ -165,12 +165,12 @@ void Planner::start(SequencePlan & plan, Reason reason, int k) {
     round.decision.n_forced = std::min(round.text_draft.n_forced, round.pool.n_text());
 }
 
-// Opens the cost model for a batch. plan: the only conversation known so far; null = all conversations are known.
+// Opens the cost model for a batch. plan: the only known conversation; null = all conversations are known.
 void Planner::open_cost_model(int n_rows, const SequencePlan * plan) {
     const int n_max = std::clamp(costs_.n_rows_max() - n_rows, 1, n_nodes_max);
     const double first_use = std::max(0.0, first_use_ - ledger_.first_uses());
     cost_model_.open(costs_, n_rows, n_max, target_only_ms_, n_roots_, n_times_, first_use);
-    // Two rounds in a row share the cost of a change of batch size.
+    // Charges half, because two consecutive rounds share the cost of a change of batch size.
     if (!options_.pads_rows && is_change_dear())
         cost_model_.add_change(n_rows_last_, n_roots_ * rounds(costs_.change_ms()) / 2.0);
     if (is_exact_) cost_model_.keep_exact(exact_rows_, costs_);
@@ -185,7 +185,7 @@ void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {
 
 // --- drafts from the text -------------------------------------------------------------------------------------------
 
-// Sets the draft copied from the text to the part that can become tokens and that the strategy allows. The draft ends
+// Shortens the draft copied from the text to the part that can be emitted and that the strategy allows. The draft ends
 // at an end token.
 void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
     plan.round.text_draft = {};
@@ -202,7 +202,7 @@ void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
     predict_text(plan.text.kind, plan.text.chain, plan.round.text_draft, plan.round.text_a);
 }
 
-// Returns the expected gain minus the cost of verifying only the copy from the text; 0 = the cost is higher.
+// Returns the expected gain of verifying only the copy from the text, minus the cost; 0 if the cost is higher.
 double Planner::text_gain(const SequencePlan & plan) {
     const TextDraft & draft = plan.round.text_draft;
     if (draft.empty() || !costs_.knows_target_only()) return 0.0;
@@ -217,11 +217,11 @@ double Planner::text_gain(const SequencePlan & plan) {
 
 // --- grow -----------------------------------------------------------------------------------------------------------
 
-// Number of draft steps to look ahead. An expensive step that comes before a cheap step then does not end drafting.
+// Number of draft steps to look ahead, so that an expensive step before a cheap step does not end drafting.
 static constexpr int n_ahead = 2;
 
-// Adds the proposals to the pools and decides whether another draft step gains more than it costs. Each conversation is
-// charged for its own rows.
+// Adds the proposals to the pools and decides whether another draft step gains more than it costs. Each conversation
+// pays for its own rows.
 void Planner::grow(const std::vector<Proposal> & proposals, double ms) {
     if (proposals.empty()) return;
     const bool is_first = proposals[0].plan->round.decision.steps.empty();
@@ -325,8 +325,8 @@ void Planner::collect_gains() {
     std::sort(candidate_gains_.begin(), candidate_gains_.end(), std::greater<float>());
 }
 
-// Returns the best expected gain of one to n_ahead more draft steps, minus their cost. The first of these steps extends
-// the first n candidates with children of average probability.
+// Returns the best expected gain of one to n_ahead more draft steps, minus their cost. The first of these steps adds
+// children of average probability to the first n candidates.
 double Planner::foresee(int n, int n_wide) {
     front_.assign(candidates_.begin(), candidates_.begin() + n);
     merged_ = candidate_gains_;
@@ -375,7 +375,8 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
     }
 }
 
-// Ranks the nodes of all conversations in one list, and verifies the best n nodes, where n has the highest total gain.
+// Ranks the nodes of all conversations in one list, and verifies the first n nodes. n is chosen for the highest total
+// gain.
 void Planner::choose_auto() {
     open_cost_model(n_rows_, plans_.size() == 1 ? plans_[0] : nullptr);
     candidates_.clear();
@@ -399,7 +400,7 @@ void Planner::choose_auto() {
 }
 
 namespace {
-// Appends nodes depth first, best children first. The likeliest path then comes first and is contiguous.
+// Appends nodes depth first, best children first. So the likeliest path comes first and is contiguous.
 void append_depth_first(const DraftTree & pool, const std::vector<int32_t> & nodes, int32_t parent,
                         std::vector<int32_t> & out) {
     for (int32_t node : nodes) {
@@ -432,7 +433,7 @@ void Planner::take(SequencePlan & plan, const std::vector<int32_t> & nodes, int 
 // --- expected results of average drafts ------------------------------------------------------------------------------
 
 namespace {
-// With Exactness::automatic, exact batches must reach this share of the best speed over all batch sizes.
+// With Exactness::automatic, the minimum speed of exact batches as a share of the best speed over all batch sizes.
 constexpr double cheap = 0.95;
 constexpr int n_depths_foreseen = 8;
 
@@ -454,8 +455,8 @@ std::vector<float> foreseen_pool(const MeanChances & chances, int depth, int k, 
 }
 }  // namespace
 
-// Returns for each n the expected tokens per target-only round of the best draft of n nodes with average probabilities.
-// Call it only once prices are known.
+// Returns the expected tokens per target-only round of the best draft of n nodes with average probabilities, for each
+// n. Call this function only once prices are known.
 std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan) const {
     const int n_max = std::min(plan.round.limits.n_nodes, std::max(1, costs_.n_rows_max() - n_roots_));
     const bool is_tree = plan.round.limits.n_leaves > 1;
@@ -478,10 +479,10 @@ std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan) const {
     return best;
 }
 
-// Decides whether exact batches are cheap, for Exactness::automatic. A fixed strategy is only limited if the request
-// demands exactness. For the automatic strategy the planner decides once, as soon as prices are known, so that all
-// answers of an engine are computed alike. Prices are known once an engine is open. Until then, exactness does not
-// count as cheap. Devices draft chains unless trees gain clearly more.
+// Decides whether exact batches are cheap, for Exactness::automatic. A fixed strategy is limited only if the request
+// demands exactness. For the automatic strategy, the planner decides once, as soon as prices are known, so that an
+// engine computes all answers alike. Prices are known once an engine is open. Until then, exactness does not count as
+// cheap. Devices draft chains unless trees gain clearly more.
 bool Planner::is_exact_cheap(const SequencePlan & plan) {
     if (exact_rows_.allows_all(n_roots_ + plan.round.limits.n_nodes)) return true;
     if (!plan.is_auto() || !costs_.knows_target_only()) return false;
@@ -498,9 +499,9 @@ bool Planner::is_exact_cheap(const SequencePlan & plan) {
 
 // --- batch size -----------------------------------------------------------------------------------------------------
 
-// A device reuses a graph while the number of rows stays the same. It builds one graph per tree, because llama.cpp also
-// compares the rows' sequences. So a generation keeps one size of chains from this list. The size is chosen at the
-// start of the generation and rarely changes.
+// A device reuses a graph while the number of rows stays the same. Trees need a graph each, because llama.cpp also
+// compares the rows' sequences. So a generation uses chains of one size from this list. The size is chosen at the start
+// of the generation and rarely changes.
 static constexpr int sizes[] = {1, 2, 3, 4, 5, 6, 8, 12, 16};
 static constexpr int n_rounds_kept = 32, n_rounds_paid = 64;  // n_rounds_paid: rounds whose gain must pay for a change
 
@@ -520,9 +521,9 @@ void Planner::choose_size(SequencePlan & plan) {
     }
 }
 
-// Possible loss from changes of batch size if a draft gains nothing. On a device the loss includes the change back to
-// one row. Half the ledger is reserved for this change until drafts have measurably gained. After a prompt, the first
-// change is free.
+// Returns the possible loss from changes of batch size if a draft gains nothing. On a device the loss includes the
+// change back to one row. Until drafts have measurably gained, half of the ledger is reserved for this change. After a
+// prompt, the first change is free.
 double Planner::change_risk(const SequencePlan & plan) const {
     if (!is_change_dear()) return 0.0;
     constexpr double gains = 1.02;
@@ -533,7 +534,7 @@ double Planner::change_risk(const SequencePlan & plan) const {
     return there + std::min(change, cap / 2.0);
 }
 
-// Pads batches with drafts, and batches without a draft in rounds between drafting rounds.
+// Pads batches with drafts. Also pads batches without a draft in rounds between drafting rounds.
 void Planner::pad(SequencePlan & plan) {
     const Reason reason = plan.decision().reason;
     const bool is_short = reason == Reason::room || reason == Reason::no_match || reason == Reason::all_rejected;
@@ -583,8 +584,8 @@ void Planner::end_round(double verify_ms, double round_ms) {
     settle(clean(verify_ms), clean(round_ms), round_draft_ms_);
     learn_decode(n_alike_, n_rows_, verify_ms);
     costs_.learn_host(!is_target_only, round_ms - verify_ms - round_draft_ms_);
-    // If the batch has a conversation with a fixed strategy, no target-only round will happen, so the other
-    // conversations do not wait for one.
+    // If the batch has a conversation with a fixed strategy, no target-only round happens. So the other conversations
+    // do not wait for such a round.
     const bool is_drafted = n_rows_ > n_roots_;
     if (is_drafted && !is_calibrating_) {
         ++n_since_target_only_;
@@ -607,10 +608,10 @@ void Planner::set_n_threads(int n_threads) {
     n_threads_ = n_threads;
 }
 
-// Updates the ledger and the recent speeds. A target-only round costs exactly 1, whatever its measured time. The
-// target-only part of a round that verified no draft also costs exactly 1. Time beyond the stall limit is not charged
-// if the round's price is known. Committing pending rows to the drafter is not charged while the ledger saves for
-// drafting. With a drafter that is large relative to the target, these commits would use up the whole balance, and
+// Updates the ledger and the recent speeds. A target-only round costs exactly 1, whatever its measured time. In a round
+// that verified no draft, the target-only part costs exactly 1. If the round's price is known, time beyond the stall
+// limit is not charged. While the ledger saves for drafting, commits of pending rows to the drafter are not charged.
+// Otherwise, with a drafter that is large relative to the target, these commits would use up the whole balance, and
 // drafting would never start again.
 void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     double expected_ms = costs_.host(), n_tokens = 0.0;
@@ -638,8 +639,8 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
         cost = rounds(std::max(round_ms, verify_ms + draft_ms));
         const bool is_first = !costs_.is_tried(n_rows_) || !costs_.is_known(n_rows_);
         if (is_first) first_use = std::clamp(cost - cost_max, 0.0, first_use_max);
-        // An excess of first_use_max is a stall, which says nothing about other batch sizes. Charging all of a stall
-        // would end drafting for thousands of tokens.
+        // An excess of first_use_max is a stall, which does not predict the cost of other batch sizes. If all of a
+        // stall were charged, drafting would end for thousands of tokens.
         if (is_first && first_use < first_use_max)
             first_use_ += (first_use_ > 0.0 ? first_use_rate : 1.0) * (first_use - first_use_);
         cost = std::min(cost, cost_max + first_use);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Decides in each round whether to draft, how deep and wide the draft is, and which nodes of the draft to verify. The
-// aim is the most tokens per unit of time. Drafting never costs more than the ledger allows. There is one Planner per
-// engine and one SequencePlan per conversation. docs/research/planner.md has the reasoning and the measurements.
+// Decides in each round whether to draft, how deep and wide the draft is, and which of its nodes to verify. The aim is
+// the most tokens per unit of time. Drafting never costs more than the ledger allows. An engine has one Planner, and
+// each conversation has one SequencePlan. docs/research/planner.md explains the design and lists the measurements.
 //
 // The calls of one round, for the conversations that share a batch:
 //
@@ -14,7 +14,7 @@
 //     planner.end_round(verify_ms, round_ms);
 //
 // The planner uses no clock and no randomness: the same calls give the same plans. Vectors grow to their largest size
-// and keep it. After a round that failed halfway, begin the next round as usual.
+// and keep it. After a round that failed before its end, begin the next round as usual.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@ namespace eaglecpp {
 
 // --- one conversation -----------------------------------------------------------------------------------------------
 
-// Exactness of the batches: in an exact batch every row has the same bits as in a batch of one row. on: run only exact
+// Exactness of the batches. In an exact batch, every row has the same bits as in a batch of one row. on: run only exact
 // batches. automatic: run only exact batches if this costs little speed.
 enum class Exactness { off, automatic, on };
 
@@ -49,8 +49,8 @@ struct PlanLimits {
     bool replays = false;     // after a rejected draft the target must run the accepted rows again
 };
 
-// Recent speed: a decaying sum of tokens divided by a decaying sum of target-only rounds; never below target-only
-// speed.
+// Recent speed: a decaying sum of tokens divided by a decaying sum of target-only rounds. It is never below the
+// target-only speed.
 class RecentSpeed {
   public:
     void add(double n_tokens, double n_rounds) {
@@ -68,7 +68,7 @@ class RecentSpeed {
 // Exactness of one request's batches. With Exactness::automatic, the planner decides in the request's first round.
 struct ExactRule {
     bool is_exact = false, is_settled = true;
-    // Maximum number of nodes of a fixed strategy because larger batches are not exact; -1 = no such limit.
+    // Maximum number of nodes of a fixed strategy, because larger batches are not exact; -1 = no maximum.
     int cut = -1;
 };
 
@@ -86,8 +86,8 @@ struct LearnedText {
 struct DraftTime {
     double ms = 0.0, expected_ms = 0.0;
 
-    // Largest multiple of the expected time that is charged. The excess counts as a stall of the machine, not as a cost
-    // of drafting.
+    // Maximum time that is charged, as a multiple of the expected time. The excess counts as a stall of the machine,
+    // not as a cost of drafting.
     static constexpr double stall = 1.5;
     double fair_ms() const { return std::min(ms, stall * expected_ms); }
 };
@@ -133,7 +133,7 @@ struct BatchSize {
 };
 
 // The planner's state for one conversation: strategy, statistics of the text, and the current round. The conversation
-// owns this object and Planner fills it. The engine reads frontier, tree and decision.
+// owns this object, the planner fills it, and the engine reads frontier, tree and decision.
 class SequencePlan {
   public:
     // Sets the strategy from the next round on.
@@ -142,8 +142,8 @@ class SequencePlan {
     bool is_auto() const { return strategy_.kind == Strategy::Kind::automatic; }
 
     // --- the current round ------------------------------------------------------------------------------------------
-    // Pool nodes whose children the drafter should propose next; in the first step only the root (0). An empty frontier
-    // means that drafting is finished.
+    // Pool nodes whose children the drafter should propose next. In the first step this is only the root (0). An empty
+    // frontier means that drafting is finished.
     const std::vector<int32_t> & frontier() const { return round.frontier; }
 
     // Returns the maximum number of draft steps in this round.
@@ -163,11 +163,11 @@ class SequencePlan {
     // Probability that the target accepts a node of pool().
     float chance(int32_t node) const { return round.pool.p()[node]; }
 
-    // Returns true if this node of tree() was copied from the text and the drafter did not propose it.
+    // Returns true if this node of tree() was copied from the text and was not proposed by the drafter.
     bool is_from_text(int node) const { return node > 0 && round.pool.is_from_text(round.decision.nodes[node - 1]); }
 
     // Returns the node of pool() that corresponds to a node of tree(). For the root of a target-only round, returns the
-    // node of an earlier round's pool that the target has reached, or -1 if the target left that pool.
+    // node of an earlier round's pool that the target has reached. Returns -1 if the target left that pool.
     int pool_node(int node) const { return node > 0 ? round.decision.nodes[node - 1] : round.cursor; }
 
     // --- reports ---------------------------------------------------------------------------------------------------
@@ -217,9 +217,9 @@ struct Proposal {
 class Planner {
   public:
     explicit Planner(const PlannerOptions & options = {}) : options_(options), ledger_(options.ledger) {
-        // Assumed time of a change of batch size on a device, for a model of 8B parameters: the host builds a graph
-        // (0.4 to 1.5 ms), CUDA runs the graph once without capturing it and captures it in the next round (3 to 5 ms
-        // on an H200).
+        // Assumed time of a change of batch size on a device, for a model of 8B parameters. The host builds a graph in
+        // 0.4 to 1.5 ms. CUDA runs the graph once without capturing it and captures it in the next round: 3 to 5 ms on
+        // an H200.
         if (!options.pads_rows) return;
         costs_.assume_change(3.0);
         // The first balance must cover the first draft and the change of batch size back to one row.
@@ -227,7 +227,7 @@ class Planner {
         ledger_ = Ledger(options_.ledger);
     }
 
-    // Starts a generation. If its conversation is new, keeps only a small part of the last text's statistics.
+    // Starts a generation. If the conversation is new, keeps only a small part of the last text's statistics.
     void begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation,
                        Exactness exactness = Exactness::automatic);
 
@@ -250,14 +250,14 @@ class Planner {
     // Adds the tokens that a grammar forces after `node` to the pool.
     void add_forced(SequencePlan & plan, int32_t node, const ForcedRun & run);
 
-    // Adds the proposals of one drafter call to the pools of these conversations. Either all of these conversations are
-    // at their first draft step, or none is. `ms` is the time of the call; at the first step it includes committing the
-    // pending rows. Sets the next frontiers. If another draft step costs a conversation more than it gains, that
-    // conversation's frontier is empty.
+    // Adds the proposals of one drafter call to the pools of these conversations. All of these conversations must be at
+    // their first draft step, or all must be past it. `ms` is the time of the call; at the first step it includes
+    // committing the pending rows. Sets the next frontiers. If another draft step would cost a conversation more than
+    // it gains, that conversation's frontier is empty.
     void grow(const std::vector<Proposal> & proposals, double ms);
 
-    // Reports that the drafter committed n_rows rows without drafting, which keeps the number of pending rows low. The
-    // call took `ms` milliseconds, which are charged to the round.
+    // Reports that the drafter committed n_rows rows without drafting, to keep the number of pending rows low. The call
+    // took `ms` milliseconds, which are charged to the round.
     void catch_up(SequencePlan & plan, int n_rows, double ms);
 
     // Chooses the trees to verify for all conversations of the batch, including conversations in a target-only round.
@@ -269,12 +269,12 @@ class Planner {
     // Learns from the tokens that the target emitted for this conversation in this round.
     void learn(SequencePlan & plan, const Tokens & tokens);
 
-    // Ends a round. verify_ms is the time of the batch's verification. round_ms is the time of the whole round: it
-    // includes drafting and work on the host, but no prompts. Both times are in milliseconds.
+    // Ends a round. Both times are in milliseconds. verify_ms is the time of the batch's verification. round_ms is the
+    // time of the whole round: it includes drafting and work on the host, but no prompts.
     void end_round(double verify_ms, double round_ms);
 
-    // Learns from a batch of n_rows rows, inside or outside of a round. The batch is the n_alike-th consecutive batch
-    // of this size, counted from 1.
+    // Learns from a batch of n_rows rows, inside or outside of a round. The batch is number n_alike (from 1) of the
+    // consecutive batches of this size.
     void learn_decode(int n_alike, int n_rows, double ms) {
         tells_of_change(n_rows) && (options_.pads_rows || costs_.is_tried(n_rows))
             ? costs_.learn_alike(n_slow(), n_alike, n_rows, ms)
@@ -282,14 +282,14 @@ class Planner {
     }
 
     // Ends a round whose times are not representative, because the round used an unusual number of threads or the
-    // system did not schedule its threads. Learns nothing from the round and does not charge the ledger.
+    // system did not schedule its threads. Learns nothing from the round and charges nothing to the ledger.
     void end_untimed_round();
 
     // Sets the number of threads of the next rounds. The machine's speed depends on this number.
     void set_n_threads(int n_threads);
 
     // Cost of the last round in target-only rounds, without stalls of the machine. The cost is exactly 1 for a
-    // target-only round, and 0 if the time of a target-only round was not known yet.
+    // target-only round, and 0 while the time of a target-only round is unknown.
     double charged() const { return charged_; }
 
     const PlannerOptions & options() const { return options_; }
@@ -316,8 +316,8 @@ class Planner {
     double rounds(double ms) const { return ms / target_only_ms_; }
     bool is_calibration_due() const;
 
-    // Part of the balance that this round has left after `more_ms` more milliseconds, in target-only steps summed over
-    // the conversations that wait for the batch.
+    // Part of the balance that is left in this round after `more_ms` more milliseconds. The unit is target-only steps,
+    // summed over the conversations that wait for the batch.
     double budget(double more_ms = 0.0) const {
         return n_roots_ * (ledger_.balance() - rounds(round_draft_ms_ + more_ms + costs_.host()));
     }
@@ -354,10 +354,10 @@ class Planner {
     int n_slow() const { return options_.pads_rows ? CostTable::n_slow : 1; }
     bool is_change_dear() const { return rounds(costs_.change_ms()) > change_least; }
     // Returns true if the time of a batch of this size shows the cost of a change of size. On a CPU only target-only
-    // batches show this cost, because the first use of a draft's size looks too much like a change.
+    // batches do, because the first use of a draft's size is hard to tell from a change.
     bool tells_of_change(int n_rows) const { return options_.pads_rows || n_rows == n_roots_; }
-    // Time of a change of batch size that is not part of a draft's cost. On a CPU nearly every draft has a different
-    // size, so the cost of an expensive change is not charged to the draft.
+    // Time of a change of batch size that is not part of a draft's cost. On a CPU, nearly every draft has a different
+    // size, so a draft does not pay for an expensive change.
     double extra_ms(int n_alike, int n_rows) const {
         return n_alike == 1 && !tells_of_change(n_rows) && is_change_dear() ? costs_.change_ms() : 0.0;
     }
@@ -366,7 +366,7 @@ class Planner {
     bool keeps_size(const SequencePlan & plan) const { return n_roots_ == 1 && plan.is_auto() && plan.size.n_rows > 0; }
     void choose_size(SequencePlan & plan);
     void pad(SequencePlan & plan);
-    static constexpr double change_least = 0.1;  // in target-only steps; cheaper changes are ignored
+    static constexpr double change_least = 0.1;  // in target-only steps; smaller costs are ignored
 
     // fixed strategies (fixed.cpp)
     void decide_fixed(SequencePlan & plan, int n_left, bool has_drafter);
@@ -391,18 +391,18 @@ class Planner {
     // State of the current round.
     int n_roots_ = 1;
     int n_replay_ = 0;
-    double target_only_ms_ = 1.0;  // time of a target-only round of this batch
+    double target_only_ms_ = 1.0;  // time of a target-only round with this batch's conversations
     double round_draft_ms_ = 0.0;
     bool is_calibrating_ = false;
-    bool is_exact_ = false;  // true if at least one conversation requires exact batches
+    bool is_exact_ = false;  // at least one conversation requires exact batches
     double n_times_ = 1.0;   // number of times that accepted rows are run: 1 or 2
     std::vector<SequencePlan *> drafting_, plans_;
     CostModel cost_model_;
-    int n_rows_ = 1;  // rows of the batch, including the padding
+    int n_rows_ = 1;  // number of rows of the batch, including the padding
     int n_padding_ = 0;
-    int n_rows_last_ = 0;        // rows of the previous round's batch; 0 = a prompt ran in between
+    int n_rows_last_ = 0;        // rows of the previous round's batch; 0 = a prompt ran after that round
     int n_alike_ = 0;            // number of consecutive rounds with n_rows_ rows
-    bool is_size_free_ = false;  // true if the first of the n_alike_ rounds followed a prompt
+    bool is_size_free_ = false;  // the first of the n_alike_ rounds followed a prompt
     double verify_ms_expected_ = 0.0;
     double first_use_ = 0.0;  // average excess time of recent first uses of batch sizes, in target-only steps
     double charged_ = 0.0;

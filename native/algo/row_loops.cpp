@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// This file is compiled without contraction of a*b+c (native/CMakeLists.txt), because not every processor that runs it
-// has a fused multiply-add.
+// This file is compiled without contraction of a*b+c (native/CMakeLists.txt). Not every processor that runs it has a
+// fused multiply-add.
 #include "algo/row_loops.h"
 
 #include <algorithm>
@@ -18,9 +18,9 @@
 namespace eaglecpp {
 
 namespace {
-constexpr int n_lanes = 16;  // separate sums, so that the compiler vectorises without changing the order of additions
+constexpr int n_lanes = 16;  // number of separate sums, so that vectorising does not change the order of additions
 
-// Keeps the larger of each pair of lanes, without a branch that random values would mispredict.
+// Keeps the larger of each pair of lanes. Works without a branch, because random values would make it mispredict.
 template <int n>
 EAGLECPP_INLINE void fold(float * lane) {
     for (int j = 0; j < n; ++j) lane[j] = lane[j] > lane[j + n] ? lane[j] : lane[j + n];
@@ -43,7 +43,7 @@ EAGLECPP_INLINE void tops_of_blocks(const float * x, int n_blocks, float * tops)
     for (int b = 0; b < n_blocks; ++b) tops[b] = top_of_block(x + b * n_row_block);
 }
 
-// Returns exp(x) for x <= 0, computed inline as 2^i * 2^f, with a polynomial for 2^f on [-0.5, 0.5].
+// Returns exp(x) for x <= 0 as 2^i * 2^f. A polynomial computes 2^f on [-0.5, 0.5].
 EAGLECPP_INLINE float exp_negative(float x) {
     const float t = std::max(-126.0f, x * 1.44269504f);  // std::max with its arguments in this order maps NaN to -126
     const float r = t + 12582912.0f;                     // adding 1.5 * 2^23 rounds to an integer

@@ -10,17 +10,17 @@ namespace eaglecpp {
 
 constexpr int n_row_block = 128;
 
-// Number of instruction sets for which the loops are compiled and which this machine can run. The parameter `way`
-// selects an instruction set in tests, from 0 (portable) to n_row_ways() - 1. The default, -1, selects the last one,
-// which is the fastest.
+// Returns the number of instruction sets that the loops are compiled for and that this machine can run. The parameter
+// `way` selects an instruction set in tests, from 0 (portable) to n_row_ways() - 1. The default, -1, selects the
+// fastest.
 int n_row_ways();
 
 // Computes the largest value of each block of n_row_block values; the last block may be shorter. Ignores NaN. A block
 // of only NaN gives -infinity.
 void block_tops(const float * x, int n, std::vector<float> & tops, int way = -1);
 
-// Hashes the groups of four tokens in a block, starting with group `first`; see noise.h. Returns 0 if every token of
-// the block has at least one of `bits` set in its 16 bits of the hash.
+// Hashes the groups of four tokens in a block, starting with group `first`; see noise.h. Returns 0 if no token of the
+// block has a 0 at all of `bits` in its 16 bits of the hash.
 using ZerosInBlock = uint64_t (*)(uint64_t key, uint64_t first, uint64_t bits);
 ZerosInBlock zeros_in_block(int way = -1);
 constexpr uint64_t one_each = 0x0001000100010001ull;  // a 1 in each 16-bit part

@@ -57,8 +57,7 @@ int TextIndex::n_agreeing(int end, const Tokens & last) const {
     return n;
 }
 
-// Copies the tokens after the match. If the copy reaches the end of the text, it continues with the tokens already
-// copied.
+// Copies the tokens after the match. At the end of the text, the copy continues with the tokens already copied.
 TextDraft TextIndex::propose(int n, const Tokens & more) const {
     TextDraft out;
     Tokens last(all_.end() - std::min<long>((long)all_.size(), n_agreeing_max), all_.end());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Finds the k largest logits of a row and their log-probabilities. Takes three passes over the row: for the maximum,
-// for the normaliser and for the k largest logits. Only these k logits are sorted.
+// the normaliser and the k largest logits. Only these k logits are sorted.
 #pragma once
 
 #include <vector>
@@ -16,8 +16,8 @@ float log_sum_exp(const float * x, int n);
 int argmax(const float * x, int n);
 
 // Finds the indices of the k largest of x[n], best first. Equal values come in index order, and NaN is never chosen.
-// Skips every block whose maximum is below the k-th largest block maximum, so finding a few tens of tokens in a
-// vocabulary costs little more than one pass. Buffers are reused between calls.
+// Skips every block whose maximum is below the k-th largest block maximum. So finding a few tens of tokens in a
+// vocabulary takes little more than one pass. Buffers are reused between calls.
 class Largest {
   public:
     const std::vector<int> & of(const float * x, int n, int k);

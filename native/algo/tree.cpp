@@ -79,7 +79,7 @@ int DraftTree::child(int node, Token tok) const {
 void NodeOrder::build(const DraftTree & pool, const std::vector<float> & p, int n_nodes, int n_leaves) {
     sorted_.resize(pool.n_draft());
     std::iota(sorted_.begin(), sorted_.end(), 1);
-    // If nodes are equally likely, the node with the lower index comes first; this node is never the deeper one.
+    // If nodes are equally likely, the node with the lower index comes first. This node is never the deeper one.
     const auto is_before = [&](int a, int b) { return p[a] != p[b] ? p[a] > p[b] : a < b; };
     std::sort(sorted_.begin(), sorted_.end(), is_before);
 
@@ -104,7 +104,8 @@ void NodeOrder::build(const DraftTree & pool, const std::vector<float> & p, int 
 // --- draft pool -----------------------------------------------------------------------------------------------------
 
 static constexpr float a_least = 1e-4f, logp_min = -30.0f;
-// A node from the text keeps this share of its probability if the drafter ran for its parent and did not propose it.
+// If the drafter ran for a node's parent and did not propose the node, a node from the text keeps this share of its
+// probability.
 static constexpr float text_share = 0.2f;
 
 void DraftPool::begin(Token root) {

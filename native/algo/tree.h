@@ -37,7 +37,7 @@ struct DraftTree {
     // Appends a child of `parent_idx` with conditional log-probability `logp_step`. Returns the child's index.
     int add(Token tok, int parent_idx, float logp_step);
 
-    // Returns a tree of the root and these draft nodes, in the given order. A parent must come before its children.
+    // Returns a tree of the root and these draft nodes, in this order. Each parent must come before its children.
     DraftTree take(const std::vector<int32_t> & nodes) const;
 
     bool is_chain() const;
@@ -53,9 +53,9 @@ struct DraftTree {
 };
 
 // A proposed token. `logp` is the logarithm of the drafter's estimate that the target chooses this token, given the
-// path so far. With shared noise (algo/coupled.h), `logp` includes the noise and `logq` is the drafter's
-// log-probability without it. Without shared noise `logq` is 0. `confidence` is the drafter's own estimate, as a logit,
-// that a draft at this position is accepted; 0 = unknown.
+// path so far. With shared noise (algo/coupled.h), `logp` includes the noise, and `logq` is the drafter's
+// log-probability without noise. Without shared noise, `logq` is 0. `confidence` is the drafter's own estimate, as a
+// logit, that a draft at this position is accepted; 0 = unknown.
 struct Candidate {
     Token token;
     float logp;
@@ -65,13 +65,13 @@ struct Candidate {
 
 // --- node order -----------------------------------------------------------------------------------------------------
 
-// Order of a pool's nodes for verification: a batch of n nodes takes the first n. Probabilities of acceptance multiply
-// along a path, so a child never ranks above its parent, and every prefix of the order contains the parents of its
-// nodes. Without a limit on leaves, the first n nodes are the best tree of n nodes, and the sum of their probabilities
-// is concave in n.
+// Order of a pool's nodes for verification: a batch of n nodes takes the first n nodes. Probabilities of acceptance
+// multiply along a path, so a child never ranks above its parent, and every prefix of the order contains the parents of
+// its nodes. Without a limit on leaves, the first n nodes are the best tree of n nodes, and the sum of their
+// probabilities is concave in n.
 class NodeOrder {
   public:
-    // p[i] is the probability that node i of the pool is accepted; p[0] is 1, and no node is likelier than its parent.
+    // p[i] is the probability that node i of the pool is accepted. p[0] is 1, and no node is likelier than its parent.
     // Takes up to `n_nodes` nodes. Leaves out every node that would give the tree more than `n_leaves` leaves.
     void build(const DraftTree & pool, const std::vector<float> & p, int n_nodes, int n_leaves);
 
@@ -91,12 +91,13 @@ class NodeOrder {
 // --- draft pool -----------------------------------------------------------------------------------------------------
 
 // All nodes proposed in one round, with the probabilities that the target accepts them. Nodes copied from the text come
-// first, then the drafter's nodes, step by step. If text and drafter propose the same token as a child of the same
-// node, this token is one node. Node indices in the pool identify the text's proposals and the drafter's rows. The
-// verified nodes form a separate tree, whose indices are rows of the batch.
+// first, then the drafter's nodes, step by step. If text and drafter propose the same child of a node, the pool has one
+// node for it. Node indices in the pool identify the text's proposals and the drafter's rows. The verified nodes form a
+// separate tree, whose indices are rows of the batch.
 class DraftPool {
   public:
-    // The drafter's proposals for the children of one node, best first; n = 0 if the drafter did not run for this node.
+    // The drafter's proposals for the children of one node, best first. n is 0 if the drafter did not run for this
+    // node.
     struct Proposals {
         const Candidate * candidates;  // per child: token, and its log-probability without noise, given its parent
         const int32_t * nodes;         // the pool node of each candidate
@@ -105,8 +106,8 @@ class DraftPool {
 
     void begin(Token root);
 
-    // Adds the nodes of the chain copied from the text, before all other nodes. a[i] is the probability of its token i,
-    // given the token before it.
+    // Adds the nodes of the chain copied from the text, before all other nodes. a[i] is the probability of the chain's
+    // token i, given the token before it.
     void add_text(const TextDraft & draft, const std::vector<float> & a);
 
     // Adds a child of `parent` that a grammar forces with probability a. If the child already exists, sets its
@@ -121,9 +122,9 @@ class DraftPool {
     Proposals add_children(int32_t parent, const std::vector<Candidate> & children, int k);
 
     // Sets the probabilities of the drafter's children of `parent`: a[0..n) for the first n children, 0 for all other
-    // children. A token that both the text and the drafter propose gets a higher probability than either of them
-    // estimates. A token that only the text proposes keeps a fifth of its probability. Only one token can follow, so
-    // the probabilities of all children are scaled to a sum of 1 or less.
+    // children. A token that text and drafter both propose gets a higher probability than each of their estimates. A
+    // token that only the text proposes keeps a fifth of its probability. Only one token can follow, so the
+    // probabilities of all children are scaled to a sum of 1 or less.
     void set_chances(int32_t parent, const double * a, int n);
 
     const DraftTree & tree() const { return tree_; }
@@ -136,7 +137,7 @@ class DraftPool {
     // Number of nodes from the text. They are the nodes 1 to n_text().
     int n_text() const { return n_text_; }
 
-    // Returns true if the node was copied from the text and the drafter did not propose it.
+    // Returns true if the node was copied from the text and was not proposed by the drafter.
     bool is_from_text(int32_t node) const { return nodes_[node].is_text; }
 
     Proposals proposals(int32_t node) const;
@@ -172,10 +173,10 @@ class DraftPool {
 
 // --- match ----------------------------------------------------------------------------------------------------------
 
-// Result of verification by sampling and matching. At each node the target's own sampler chooses the next token from
+// Result of verification by sampling and matching. At each node, the target's own sampler chooses the next token from
 // the target's distribution. If a child of the node has that token, matching continues at the child. Otherwise the
 // token is the bonus token and matching ends. The sampler is called exactly once per emitted token, in the order of
-// target-only decoding. So the same seed gives the same tokens with or without drafting, whatever was drafted.
+// target-only decoding. So the same seed gives the same tokens with any draft or without drafting.
 struct MatchResult {
     std::vector<int32_t> nodes;  // the root, then the accepted drafts
     Tokens tokens;               // emitted tokens: the accepted drafts, then the bonus token if there is one
@@ -190,8 +191,8 @@ struct Choice {
     bool stop;  // no token may follow (end of generation, token limit)
 };
 
-// Matches a draft tree with the target's choices. `sample(node)` returns std::optional<Choice>, nullopt on failure. It
-// is called for the root, then for each accepted node.
+// Matches a draft tree with the target's choices. `sample(node)` returns std::optional<Choice>; nullopt means failure.
+// It is called for the root, then for each accepted node.
 template <typename Sample>
 MatchResult match(const DraftTree & tree, Sample && sample) {
     MatchResult out;

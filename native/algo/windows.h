@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Chooses the attention window of a drafter in long texts. Most drafters are trained on short texts. Far beyond that
-// length, more drafts are accepted if the drafter sees only the last tokens (docs/research/drift.md). A drafter trained
-// on long texts may need the whole text. So each group of texts of similar length tries both windows, and then keeps
-// the window with more accepted drafts.
+// Chooses the attention window of a drafter in long texts. Most drafters are trained on short texts. In texts far
+// beyond that length, more drafts are accepted if the drafter sees only the last tokens (docs/research/drift.md). A
+// drafter trained on long texts may need the whole text. So each group of texts of similar length tries both windows
+// and keeps the window with more accepted drafts.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ class DraftWindows {
         return g.is_narrow ? narrow : 0;
     }
 
-    // Reports a round with this window: n_tried drafts were compared with the target, including the first rejected
-    // draft, and the target accepted n_accepted of them. Ignores windows that next() never returns.
+    // Reports a round with this window. The target compared n_tried drafts, including the first rejected draft, and
+    // accepted n_accepted of them. Ignores windows that next() never returns.
     void learn(int n_tokens, int window, int n_tried, int n_accepted) {
         if (n_tokens < n_short || (window != 0 && window != narrow)) return;
         Arm & arm = group(n_tokens).arms[window > 0];
@@ -41,7 +41,7 @@ class DraftWindows {
   private:
     static constexpr int n_rounds = 16;       // rounds per turn; a turn keeps one window
     static constexpr int n_turns_again = 16;  // every n_turns_again-th turn uses the worse window
-    static constexpr double n_enough = 48.0;  // compared drafts per window before the better window is kept
+    static constexpr double n_enough = 48.0;  // minimum compared drafts per window before the better window is kept
     static constexpr double keep = 0.998;     // decay of the statistics per round
 
     struct Arm {
