@@ -44,7 +44,7 @@ uint8_t * DraftDevice::landing(size_t n) {
     return host_memory(landing_, n);
 }
 
-// Returns n bytes of host memory in the form that is fastest for copies to and from the device.
+// Returns n bytes of host memory, allocated so that copies to and from the device are fastest.
 uint8_t * DraftDevice::host_memory(ggml_backend_buffer_ptr & buffer, size_t n) const {
     if (n_bytes_of(buffer) < n) {
         ggml_backend_buffer_type_t host = ggml_backend_dev_host_buffer_type(device_);

@@ -15,7 +15,7 @@ namespace eaglecpp {
 
 class DraftDevice {
   public:
-    // device: null for the CPU. n_threads and use_kernels have no effect on other devices. Error(unsupported)
+    // device: null for the CPU. n_threads and use_kernels only affect the CPU. Error(unsupported)
     DraftDevice(ggml_backend_dev_t device, int n_threads, bool use_kernels);
 
     ggml_backend_dev_t get() const { return device_; }
@@ -33,9 +33,9 @@ class DraftDevice {
     void set_n_threads(int n_threads);
 
     // Returns the memory for a graph's inputs. Write the inputs before the graph starts. The memory is either the input
-    // tensor's own memory, or host memory that is copied to the device.
+    // tensor's own memory or host memory that start() copies to the device.
     uint8_t * staging(const DraftGraph & g);
-    // Returns n bytes of memory to which the device can copy asynchronously. A copy to other memory may block.
+    // Returns n bytes of memory to which the device can copy asynchronously. Copies to other memory may block.
     uint8_t * landing(size_t n);
     // Starts a graph without waiting for its results. Error(out_of_memory | broken)
     void start(const DraftGraph & g);

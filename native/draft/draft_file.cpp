@@ -9,8 +9,8 @@
 
 namespace eaglecpp {
 
-// Upper limits of untrusted sizes, which no real drafter reaches. With these limits, products of sizes fit into 64 bits
-// and allocations stay reasonable.
+// Upper limits of sizes in untrusted files; no real drafter reaches them. With these limits, products of sizes fit into
+// 64 bits and allocations stay reasonable.
 static constexpr int64_t n_layer_max = 64;
 static constexpr int64_t n_width_max = 1 << 18;
 static constexpr int64_t n_vocab_max = 1 << 24;
@@ -123,7 +123,7 @@ void DraftFile::read_heads() {
 }
 
 // Reads the settings of latent attention. The tensors for keys and values have the names and sizes of llama.cpp's
-// deepseek2, whose cache also holds the latent rows.
+// deepseek2. Its cache also holds the latent rows.
 void DraftFile::read_latent() {
     DraftSpec & s = spec_;
     LatentSpec & l = s.latent;
@@ -169,7 +169,7 @@ void DraftFile::read_rope() {
 
 void DraftFile::read_switches() {
     DraftSpec & s = spec_;
-    // Required keys. Without them the drafts would be wrong, although no error would be raised.
+    // Required keys. Without these keys the drafts would be wrong without an error.
     std::vector<const char *> required;
     if (s.arch == "dflash_ex") required = {"{arch}.block_size", "{arch}.sample_from_anchor", "{arch}.draft_vocab_size"};
     if (s.arch == "eagle" || s.arch == "eagle31")
@@ -257,8 +257,8 @@ void DraftFile::read_block() {
     s.has_head = s.has_head || s.ties_head;
 }
 
-// Reads the settings in which some drafters differ from Llama. The defaults are Llama's values. For `eagle3`, llama.cpp
-// reads none of these keys.
+// Reads the settings in which some drafters differ from Llama. The defaults are Llama's values. llama.cpp reads none of
+// these keys for `eagle3`.
 void DraftFile::read_arithmetic() {
     DraftSpec & s = spec_;
     s.attn_scale = 1.0f / std::sqrt((float)s.head_dim);

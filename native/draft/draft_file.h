@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Describes a drafter GGUF: its switches and sizes as plain values, and the tensors that its graphs use. Opening reads
-// only the header and the small draft-to-target table. Opening also checks that the tensors have the stated sizes, that
-// the file contains them, and that the table fits the vocabularies.
+// only the header and the small draft-to-target table. Opening checks that the file contains the tensors in the stated
+// sizes, and that the table fits the vocabularies.
 #pragma once
 
 #include <map>
@@ -38,17 +38,17 @@ struct LatentSpec {
     float scale = 0.0f;  // factor on attention scores
 };
 
-// A block drafter. A committed row of the text consists only of the target's hidden states, from which every layer
-// computes K and V without attention. The draft tokens come from one pass over a block of rows after the text. The
-// first row of the block embeds the anchor (the last token of the text), the other rows embed the mask token
-// (arithmetic: z-lab/dflash dflash/model.py, deepseek-ai/DeepSpec deepspec/modeling/dspark).
+// A block drafter. A committed row of the text consists only of the target's hidden states. Every layer computes K and
+// V from them, without attention. The draft tokens come from one pass over a block of rows after the text. The first
+// row of the block embeds the anchor (the last token of the text), and the other rows embed the mask token. Sources:
+// z-lab/dflash dflash/model.py, deepseek-ai/DeepSpec deepspec/modeling/dspark.
 struct BlockSpec {
-    int n_rows = 0;               // number of rows of a block, including the row of the anchor; 0 = not a block drafter
-    bool anchor_first = false;    // row i gives token i + 1 after the anchor; if false, token i, and row 0 none
+    int n_rows = 0;             // number of rows of a block, including the row of the anchor; 0 = not a block drafter
+    bool anchor_first = false;  // row i gives token i + 1 after the anchor; if false, token i, and row 0 gives no token
     std::vector<uint8_t> causal;  // [n_layer] true if a row of the layer does not see later rows of its block
-    bool says_slots = true;       // the file has the switch anchor_first, or its kind has only one variant
-    bool says_window = true;      // the file has a window size, or our converter found no window
-    bool is_gated = false;  // Laguna: has a gate per head, and norms of each hidden state and before the text's keys
+    bool says_slots = true;       // the file sets anchor_first, or its kind has only one variant
+    bool says_window = true;      // the file sets a window size, or our converter found no window
+    bool is_gated = false;  // Laguna: a gate per head, a norm of each hidden state, and a norm before the text's keys
     int markov_rank = 0;    // DSpark: adds W2 W1[previous token] to a position's logits; 0 = off
     int selector_rank = 0;  // DFlash2: scores the likeliest tokens of neighbouring positions; 0 = off
     int selector_top_k = 0;
@@ -80,23 +80,23 @@ struct DraftSpec {
     float logit_softcap = 0.0f;  // 0 = off
     float value_scale = 1.0f;    // factor on the output of attention
     bool uses_gelu = false;      // gate with GELU, otherwise with SiLU
-    bool norms_values = false;   // norm without weights; a layer without values uses its keys before their norm
+    bool norms_values = false;  // norm without weights; layers without values use their keys from before the keys' norm
     RopeSpec rope;
     LatentSpec latent;
     int sliding_window = 0;             // 0 = off
     std::vector<uint8_t> slides;        // [n_layer] true if the layer uses the sliding window
     std::vector<float> held_out_rates;  // acceptance per depth measured in training; empty = unknown
-    // Extracted layers of the target. k is the input of block k, counted from 0. If the target has n blocks, n + 1 is
-    // the output of the final norm.
+    // Extracted layers of the target. Number k is the input of block k, counted from 0. For a target of n blocks, n + 1
+    // is the output of the final norm.
     std::vector<int32_t> target_layers;
     int n_layer_target = 0;  // number of blocks of the drafter's target; 0 = unknown
     // EAGLE-1 and EAGLE-2: in every step fc reads [embedding ; hidden state]. The target's hidden state is the output
-    // of its final norm. Without `norm_output` the first layer has no norm before attention, and the head reads the
-    // last layer's output without a norm. With `norm_output` (Mistral's drafters) both norms exist, as in any decoder.
+    // of its final norm. With `norm_output` (Mistral's drafters), all norms of an ordinary decoder exist. Without it,
+    // two norms are missing: the first layer's norm before attention, and the norm before the head.
     bool fuses_embedding = false;
     // P-EAGLE: masked rows follow the last row with true hidden states. The hidden states of masked rows are
-    // `mask_feature.weight`, and their embedding is the embedding of `mask_token`. Masked rows give further tokens in
-    // the same pass, up to depth `n_parallel`. 0 = not P-EAGLE: each row reads the state of the previous row.
+    // `mask_feature.weight`, and their embedding is the embedding of `mask_token`. Masked rows give more tokens in the
+    // same pass, up to depth `n_parallel`. 0 = not P-EAGLE: each row reads the state of the previous row.
     int n_parallel = 0;
     Token mask_token = 0;
     BlockSpec block;
@@ -104,7 +104,7 @@ struct DraftSpec {
     bool norm_before_fc = false;
     bool fc_norm = false;
     bool norm_output = false;
-    bool head_norm = true;       // EAGLE-3: the head reads the last state after a final norm; false = without a norm
+    bool head_norm = true;       // EAGLE-3: the final norm before the head exists
     bool has_embedding = false;  // the file has token_embd.weight; otherwise the drafter uses the target's embeddings
     bool has_head = false;       // the file has output.weight; otherwise the drafter uses the target's head
     bool ties_head = false;      // the head is the file's token_embd.weight
@@ -117,7 +117,7 @@ struct DraftSpec {
     int64_t n_fc_in() const { return fuses_embedding ? 2 * (int64_t)n_embd : (int64_t)n_aux() * n_embd_target; }
     bool has_latent() const { return latent.kv_rank > 0; }
     // key_dim() and value_dim() return the numbers of values of a cached key head and of a cached value head. With
-    // latent attention both heads are in the same memory.
+    // latent attention, both heads share the same memory.
     int key_dim() const { return head_dim; }
     int value_dim() const { return has_latent() ? latent.kv_rank : head_dim; }
     float score_scale() const { return has_latent() ? latent.scale : attn_scale; }
@@ -126,11 +126,11 @@ struct DraftSpec {
 class EmbeddingTable;
 struct DraftWeights;
 
-// A tensor as the graphs in graph.cpp declare it.
+// A tensor as declared by the graphs in graph.cpp.
 struct DraftTensor {
     std::vector<int64_t> ne;
     bool is_required = false;
-    bool is_f32 = false;                             // if false, the tensor has any type that ggml can multiply with
+    bool is_f32 = false;                             // false = the tensor has any type that ggml can multiply with
     bool is_on_device = false;                       // graphs read the tensor
     EmbeddingTable DraftWeights::* table = nullptr;  // the host reads the tensor, row by row
 };
@@ -146,13 +146,13 @@ class DraftFile {
     const DraftSpec & spec() const { return spec_; }
     const DraftTensors & tensors() const { return tensors_; }
 
-    // [n_draft_vocab] target id of each draft id; equal ids if the file has no table.
+    // [n_draft_vocab] target id of each draft id. If the file has no table, the ids are equal.
     const std::vector<Token> & d2t() const { return d2t_; }
 
     // Texts of the target's tokens; empty if the file has no tokenizer.
     const std::vector<std::string> & tokens() const { return tokens_; }
 
-    // [n_vocab] token types as in llama.cpp, where 1 is a normal token; may be empty.
+    // [n_vocab] token types of llama.cpp (1 = a normal token); may be empty.
     const std::vector<int32_t> & token_types() const { return token_types_; }
 
   private:

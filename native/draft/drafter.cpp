@@ -14,8 +14,8 @@ int DraftSequence::row_of(int node) const {
     return (int)(at - nodes_.begin());
 }
 
-// If the rows do not fit into one graph, commits all rows except the last row of each conversation separately, like
-// rows of a prompt.
+// Commits rows of several conversations. If the rows do not fit into one graph, first commits all rows except each
+// conversation's last row separately, like rows of a prompt.
 void Drafter::commit_together(const std::vector<DraftRequest> & commits) {
     if (commits.empty()) return;
     std::vector<int> n_before;

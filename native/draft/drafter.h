@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Interface of drafters for the engine and the planner. The interface has two implementations: our graphs, for drafters
-// that read the target's hidden states (hidden_state_drafter.h), and models that llama.cpp runs
-// (engine/model_drafter.h).
+// Interface of drafters for the engine and the planner. It has two implementations: our graphs, for drafters that read
+// the target's hidden states (hidden_state_drafter.h), and models that llama.cpp runs (engine/model_drafter.h).
 //
 // The rows of a conversation are committed in order. Row p embeds the text's token p + 1. If the drafter reads hidden
 // states, row p also reads the target's hidden state at position p. The row's output is the draft distribution of token
-// p + 2. In a block drafter a committed row is only a hidden state, and the text's last token is the anchor at the
+// p + 2. In a block drafter, a committed row is only a hidden state, and the text's last token is the anchor at the
 // start of the block. Draft rows come after the committed rows. Each draft row follows an earlier draft row or the last
 // committed row. The next commit drops all draft rows.
 #pragma once
@@ -24,8 +23,8 @@
 
 namespace eaglecpp {
 
-// The drafter's row for a draft node. The caller numbers nodes by their indices in the draft pool (algo/tree.h). Node
-// 0, the root, is the last committed row.
+// The drafter's row for a draft node. The caller numbers nodes by their indices in the draft pool (algo/tree.h). Node 0
+// is the root: the last committed row.
 struct DraftRow {
     int node;
     Token token;
@@ -39,22 +38,23 @@ class DraftSequence {
 
     virtual int n_rows() const = 0;  // number of committed rows
 
-    // Appends rows without output and drops the draft rows. Row i embeds tokens[i]. The text's earlier tokens must come
-    // before tokens[0] in memory. Appends all rows or, after an exception, no row. Error(context_full)
+    // Appends rows without output and drops the draft rows. Row i embeds tokens[i]. The earlier tokens of the text must
+    // be in memory directly before tokens[0]. After an exception, no row is appended. Error(context_full)
     virtual void commit(const HiddenStates & hidden_states, const Token * tokens) = 0;
 
     // Returns the k most likely next tokens after output row i of this sequence's last call, as target ids. Returns
-    // fewer tokens if the drafter has fewer. Call it before the next call of any sequence of this drafter. With
-    // `sampling`, returns the tokens that a target with this sampler most likely chooses at index `pos` of the text.
+    // fewer tokens if the drafter has fewer. Call this function before the next call of any sequence of this drafter.
+    // With `sampling`, returns the tokens that a target with this sampler most likely chooses at index `pos` of the
+    // text.
     virtual std::vector<Candidate> candidates(int i, int k, const std::optional<CoupledSampling> & sampling = {},
                                               Pos pos = 0) = 0;
 
     // Assigns draft step i of the last commit (DraftRequest::n_steps) to the node `row.node`. Returns false if the step
-    // was run for another token or parent.
+    // ran for another token or parent.
     virtual bool take_step(int i, const DraftRow & row) = 0;
 
-    // save_rows() appends the first n committed rows to `out`. load_rows() replaces this conversation's rows by n rows
-    // that were saved from any conversation of this drafter.
+    // save_rows() appends the first n committed rows to `out`. load_rows() replaces this conversation's rows by n saved
+    // rows. Any conversation of this drafter may have saved the rows.
     virtual void save_rows(int n, std::vector<uint8_t> & out) const = 0;
     virtual void load_rows(ByteView bytes, int n) = 0;
 
@@ -65,7 +65,7 @@ class DraftSequence {
     virtual void truncate(int n_rows) = 0;
 
     // Number of last positions that the rows of the next calls attend to; 0 = all positions. Drafters that llama.cpp
-    // runs always attend to all positions.
+    // runs ignore this number and attend to all positions.
     int window = 0;
 
   protected:
@@ -80,14 +80,15 @@ struct DraftRequest {
     DraftSequence * seq;
     HiddenStates hidden_states = {};
     const Token * tokens = nullptr;  // see DraftSequence::commit
-    // Number of further tokens that this pass must give, if DraftTraits::depth_max > 0. For a parallel drafter, output
-    // rows 1 to n_ahead are the distributions of these tokens. For other drafters, draft rows request the tokens.
+    // Number of additional tokens that this pass must give, if DraftTraits::depth_max > 0. For a parallel drafter,
+    // output rows 1 to n_ahead are the distributions of these tokens. For other drafters, draft rows request the
+    // tokens.
     int n_ahead = 0;
-    // Number of draft rows in the commit's graph, for a single conversation with Drafter::can_step(). Each of these
-    // rows embeds the likeliest token of the previous row. They are output rows 1, 2, ...; DraftSequence::take_step()
-    // assigns nodes to them.
+    // Number of draft rows in the commit's graph. Only for a single conversation, with Drafter::can_step(). Each of
+    // these rows embeds the likeliest token of the previous row. They are output rows 1, 2, ...
+    // DraftSequence::take_step() assigns nodes to these rows.
     int n_steps = 0;
-    std::vector<DraftRow> rows = {};  // rows of one draft step; if set, the fields above are unused
+    std::vector<DraftRow> rows = {};  // rows of one draft step; if not empty, the fields above are unused
 
     static DraftRequest step(DraftSequence * seq, const std::vector<DraftRow> & rows) {
         return {seq, {}, nullptr, 0, 0, rows};
@@ -96,13 +97,13 @@ struct DraftRequest {
 
 // Properties of a drafter that the engine plans with.
 struct DraftTraits {
-    int n_aux = 0;  // hidden states per row, n_embd_target values each; 0 = the drafter reads only tokens
+    int n_aux = 0;  // number of hidden states per row, each of n_embd_target values; 0 = the drafter reads only tokens
     int n_embd_target = 0;
     int n_draft_rows_max = 0;  // maximum number of draft rows per round
     int n_step_rows_max = 0;   // maximum number of draft rows per conversation and call
     int n_block_rows = 0;      // number of extra rows that a commit with output runs and then drops
     int depth_max = 0;         // maximum number of draft tokens per pass; 0 = no limit
-    bool can_narrow = false;   // the drafter sees the whole text unless DraftSequence::window limits it
+    bool can_narrow = false;  // DraftSequence::window can limit what the drafter sees; otherwise it sees the whole text
     bool is_parallel = false;  // a commit gives all draft tokens, independently of each other; there are no draft rows
     std::vector<float> held_out_rates;  // acceptance per depth measured in training; empty = unknown
 };
@@ -110,7 +111,7 @@ struct DraftTraits {
 // Description of a drafter for users.
 struct DraftDescription {
     std::string kind;  // "eagle" | "DFlash" | "DSpark" | "DFlash2" | "model" | "head"
-    // arch and name are only set for models and heads; for other drafters see DraftFile.
+    // Architecture and name of a model or head; empty for other drafters, which are described by DraftFile.
     std::string arch = "", name = "";
     int n_layer = 0, n_ctx_train = 0, n_embd = 0, n_vocab = 0;
 };
@@ -122,13 +123,13 @@ class Drafter {
     virtual DraftTraits traits() const = 0;
     virtual DraftDescription describe() const = 0;
 
-    // Opens a conversation. `conversation` is its number, from 0 to the number of conversations - 1. This number must
-    // not be open already. Error(out_of_memory)
+    // Opens a conversation. `conversation` is its number, from 0 to the number of conversations - 1. A conversation
+    // with this number must not be open. Error(out_of_memory)
     virtual std::unique_ptr<DraftSequence> open(int conversation) = 0;
 
-    // commit_together() works like DraftSequence::commit, but has an output: output row 0 is the draft distribution of
-    // the last committed row. extend_together() runs a step of draft rows, each with an output. Both functions take
-    // several different conversations in one call. They append all rows or, after an exception, no row.
+    // Both functions handle several different conversations in one call. commit_together() works like
+    // DraftSequence::commit, and output row 0 is the draft distribution of the last committed row. extend_together()
+    // runs a step of draft rows; each row has an output. After an exception, no row is appended.
     void commit_together(const std::vector<DraftRequest> & commits);
     virtual void extend_together(const std::vector<DraftRequest> & steps) = 0;
 
@@ -143,8 +144,8 @@ class Drafter {
     virtual std::vector<MemoryUse> memory_use() const = 0;
 
   private:
-    // run_commits() appends the rows of commit_together(), which removes them after an exception. n_commit_rows() is
-    // the maximum number of rows of all conversations together.
+    // run_commits() appends the rows of commit_together(). After an exception, commit_together() removes them.
+    // n_commit_rows() is the maximum number of rows of all conversations together.
     virtual int n_commit_rows() const = 0;
     virtual void run_commits(const std::vector<DraftRequest> & commits) = 0;
 };

@@ -15,7 +15,8 @@ enum class Rows { commit, extend, step, context, block, rescore };
 
 class Builder {
   public:
-    // declared: if set, the builder adds the tensors that it needs to this list, and the drafter's file may lack them.
+    // declared: null, or a list to which the builder adds the tensors that it needs. In this case the drafter's file
+    // may lack these tensors.
     Builder(const DraftSpec & spec, const DraftWeights & weights, Rows rows, const GraphShape & shape,
             const GraphForm & form, DraftGraph & out, ggml_context * ctx, DraftTensors * declared)
         : s_(spec),
@@ -29,8 +30,8 @@ class Builder {
           ctx_(ctx),
           declared_(declared) {}
 
-    // before: the builder of the previous graph, if this graph is a step. The step reads the previous graph's only
-    // output row.
+    // before: null, or the builder of the previous graph if this graph is a step. The step reads the only output row of
+    // the previous graph.
     void build(const Builder * before = nullptr) {
         if (rows_ == Rows::rescore) return rescore();
         inputs();
@@ -90,8 +91,8 @@ class Builder {
         }
         g_.pos = g_.pos_out = input(GGML_TYPE_I32, n_rows_, 0, "pos");
         if (rows_ != Rows::block && n_out_ > 0 && n_out_ < n_rows_) {
-            // pos_out is not a view of `pos`, because the offset of 4 * (n - n_out) bytes is not aligned enough for a
-            // GPU's shaders.
+            // pos_out is not a view of `pos`, because the view's offset of 4 * (n - n_out) bytes is not aligned enough
+            // for a GPU's shaders.
             g_.pos_out = input(GGML_TYPE_I32, n_out_, 0, "pos_out");
             if (shape_.parts.size() > 1) g_.row_out = input(GGML_TYPE_I32, n_out_, 0, "row_out");
         }
@@ -116,8 +117,8 @@ class Builder {
         return n == x->ne[1] ? x : ggml_view_2d(ctx_, x, x->ne[0], n, x->nb[1], at * x->nb[1]);
     }
 
-    // Returns the mask of a layer. A mask is created when the first layer uses it, because a commit without output
-    // stops before the last layer attends, and only this layer may use the mask.
+    // Returns the mask of a layer. Creates a mask only when a layer first uses it: a commit without output stops before
+    // the last layer attends, and a mask may have no other layer.
     ggml_tensor * mask(int il, size_t part) {
         DraftGraph::Part & in = g_.parts[part];
         const bool slides = s_.slides[il], is_causal = s_.is_block() && s_.block.causal[il];
@@ -138,8 +139,8 @@ class Builder {
         return t;
     }
 
-    // Returns a tensor of the file. {i} in the name is replaced by the layer il. Returns null if an optional tensor is
-    // missing.
+    // Returns a tensor of the file, or null if an optional tensor is missing. {i} in the name is replaced by the layer
+    // il.
     ggml_tensor * weight(const char * pattern, int il, std::vector<int64_t> ne, Need need, bool is_f32) {
         const std::string name = fill(pattern, il);
         if (!declared_) return w_.find(name);
@@ -151,7 +152,7 @@ class Builder {
         return weight(pattern, il, std::move(ne), need, /*is_f32=*/true);
     }
 
-    // Declares a tensor that the host reads row by row, for inputs and for picks.
+    // Declares a tensor that the host reads row by row, to write inputs or to complete picks.
     void table(EmbeddingTable DraftWeights::* table, const char * name, int64_t n, int64_t n_rows,
                Need need = Need::required, bool is_f32 = false) {
         if (declared_) declare(name, {n, n_rows}, need, is_f32).table = table;
@@ -189,7 +190,7 @@ class Builder {
 
     ggml_tensor * scaled(ggml_tensor * x, float factor) { return factor == 1.0f ? x : ggml_scale(ctx_, x, factor); }
 
-    // Computes GELU with tanh. ggml's GELU is not used, because it looks values up in half precision.
+    // Computes GELU with tanh. ggml's own GELU looks values up in half precision, so it is not used.
     ggml_tensor * gelu(ggml_tensor * x) {
         constexpr float c = 2.0f * 0.7978845608f;
         ggml_tensor * slope = ggml_scale_bias(ctx_, ggml_sqr(ctx_, x), 0.044715f * c, c);
@@ -199,7 +200,7 @@ class Builder {
     // Returns the last n columns of a contiguous tensor [d, n_rows].
     ggml_tensor * tail(ggml_tensor * x, int n) { return columns(x, (int)x->ne[1] - n, n); }
 
-    // Returns the n columns of a contiguous [d, n_rows] whose rows run fully.
+    // Returns the columns of a contiguous [d, n_rows] for the n rows that run fully.
     ggml_tensor * outputs(ggml_tensor * x, int n) {
         return n < x->ne[1] && g_.row_out ? ggml_get_rows(ctx_, x, g_.row_out) : tail(x, n);
     }
@@ -239,12 +240,11 @@ class Builder {
         return ggml_reshape_3d(ctx_, x, s_.head_dim, n_heads, x->ne[1]);
     }
 
-    // Writes the rows x [head_dim, n_head_kv, n_rows] into caches of keys or values. Each conversation has its own
-    // cache.
+    // Writes the rows x [head_dim, n_head_kv, n_rows] into the key or value caches, of which each conversation has one.
     using Caches = const std::vector<ggml_tensor *> & (DraftKv::*)() const;
     void store(Caches caches, int il, ggml_tensor * x) {
         each_part([&](size_t i, int at, int n) {
-            // Stores a view: devices fuse rotation, view and copy, but not rotation, reshape and copy.
+            // Stores a view, because devices fuse rotation, view and copy, but not rotation, reshape and copy.
             ggml_tensor * rows = ggml_view_2d(ctx_, x, x->ne[0] * x->ne[1], n, x->nb[2], at * x->nb[2]);
             write((kv(i).*caches)()[il], rows, g_.parts[i].slot);
         });
@@ -265,7 +265,7 @@ class Builder {
         }
     }
 
-    // Concatenates the results of f for all conversations. Results are joined in pairs, so each number is only copied a
+    // Concatenates the results of f for all conversations. Joins results in pairs, so that each number is copied only a
     // few times.
     template <typename F>
     ggml_tensor * joined(F && f, bool of_outputs = false) {
@@ -320,8 +320,8 @@ class Builder {
     }
 
     // DFlash2's convolution over the rows of a block (speculators models/dflash2). The convolution's weights are the
-    // sum of fixed weights and weights computed from the sublayer's normed input. Side 0 is the sublayer's input, side
-    // 1 its output.
+    // sum of fixed weights and weights computed from the normed input of the sublayer. Side 0 is the sublayer's input,
+    // and side 1 is its output.
     struct Mixing {
         ggml_tensor *base = nullptr, *computed = nullptr;
     };
@@ -361,7 +361,7 @@ class Builder {
     // Returns the positions of the last n rows.
     ggml_tensor * positions(int64_t n) { return n == n_rows_ ? g_.pos : g_.pos_out; }
 
-    // Swaps the dimensions of heads and of rows.
+    // Swaps the dimension of heads with the dimension of rows.
     ggml_tensor * swapped(ggml_tensor * x) { return ggml_permute(ctx_, x, 0, 2, 1, 3); }
 
     void store_full(int il, ggml_tensor * u) {
@@ -389,8 +389,8 @@ class Builder {
         return ggml_reshape_2d(ctx_, y, n_q, u->ne[1]);
     }
 
-    // Stores the row from which all heads compute their keys and values: the normed latent, then the rotated part of
-    // the key.
+    // Stores the row from which all heads compute their keys and values: first the normed latent, then the rotated part
+    // of the key.
     void store_latent(int il, ggml_tensor * u) {
         const int64_t n_latent = s_.latent.kv_rank, n = u->ne[1];
         ggml_tensor * row = product(u, "blk.{i}.attn_kv_a_mqa.weight", s_.head_dim, il);
@@ -403,8 +403,9 @@ class Builder {
         store(&DraftKv::k, il, ggml_concat(ctx_, latent, rotated, 0));
     }
 
-    // Attends in the absorbed form: a head's key and value matrices are multiplied with the head's query and result,
-    // not with every row of the cache, so that all heads share the cache. u [U, n_q] -> [value_dim * n_head, n_q]
+    // Attends in the absorbed form: a head's key matrix is multiplied with its query, and its value matrix with its
+    // result. The rows of the cache are not multiplied, so that all heads share the cache. u [U, n_q] -> [value_dim *
+    // n_head, n_q]
     ggml_tensor * attend_latent(int il, ggml_tensor * u) {
         const LatentSpec & a = s_.latent;
         const int64_t n_q = u->ne[1], n_all = (int64_t)s_.n_head * (a.nope_dim + a.rope_dim);
@@ -428,7 +429,7 @@ class Builder {
         return ggml_reshape_2d(ctx_, ggml_cont(ctx_, swapped(y)), (int64_t)a.value_dim * s_.n_head, n_q);
     }
 
-    // Multiplies x [n, n_q, n_head] by a matrix per head. Result: [n_out, n_q, n_head].
+    // Multiplies x [n, n_q, n_head] by one matrix per head. Result: [n_out, n_q, n_head].
     ggml_tensor * each_head(ggml_tensor * x, const char * pattern, int64_t n_out, int il) {
         return ggml_mul_mat(ctx_, weight(pattern, il, {x->ne[0], n_out, s_.n_head}, Need::required, false), x);
     }
@@ -450,7 +451,7 @@ class Builder {
         ggml_tensor * rows = tail(mask(il, part), (int)q->ne[1]);
         ggml_tensor * k = cache_view(part, kv(part).k()[il], s_.key_dim());
         ggml_tensor * v = cache_view(part, s_.has_latent() ? kv(part).k()[il] : kv(part).v()[il], s_.value_dim());
-        ggml_tensor * sinks = nullptr;  // a logit per head that takes a part of the softmax without a value
+        ggml_tensor * sinks = nullptr;  // a logit per head that takes a part of the softmax without adding a value
         if (s_.is_block()) sinks = values("blk.{i}.attn_sinks.weight", {s_.n_head}, Need::optional, il);
         ggml_tensor * y;
         if (form_.flash_attn) {
@@ -495,9 +496,9 @@ class Builder {
         return ggml_scale(ctx_, ggml_tanh(ctx_, logits), s_.logit_softcap);
     }
 
-    // Computes the logits of the draft positions. With a Markov head, the logits of the first position are complete,
-    // because its previous token is the anchor. The logits of all other positions lack the Markov head's part. If the
-    // graph picks tokens from these logits, they are outputs; otherwise they are kept for rescore().
+    // Computes the logits of the draft positions. With a Markov head, only the logits of the first position are
+    // complete, because its previous token is the anchor. The logits of all other positions lack the Markov head's
+    // part. If the graph picks tokens from these logits, they are outputs; otherwise they are kept for rescore().
     void output_block(ggml_tensor * x) {
         const int first = s_.block.anchor_first ? 0 : 1;
         ggml_tensor * h = joined([&](size_t i, int at, int) { return columns(x, at + first, shape_.parts[i].n_out); });
@@ -529,7 +530,7 @@ class Builder {
         give(with_markov(firsts));
     }
 
-    // Completes the logits of draft positions, given the token before each position.
+    // Completes the logits of draft positions with the Markov head's part, given the token before each position.
     void rescore() {
         for (const GraphPart & p : shape_.parts) {
             g_.parts.emplace_back().state_idx = input(GGML_TYPE_I32, p.n_rows, 0, "state_idx");
@@ -555,8 +556,8 @@ class Builder {
         if (form_.n_top > 0) pick();
     }
 
-    // Picks the likeliest tokens. A log-probability is a logit minus one number per row. This number is the best
-    // token's logit minus the logarithm of that token's probability.
+    // Picks the likeliest tokens. The host gets log-probabilities by subtracting one number per row from the logits:
+    // the best token's logit minus the logarithm of its probability.
     void pick() {
         const int64_t n = g_.logits->ne[0], n_out = g_.logits->ne[1];
         const auto pick_from = [&](ggml_tensor * rows) {
@@ -608,8 +609,8 @@ void DraftMemory::fail_without_room() {
 ggml_tensor * DraftMemory::place(ggml_context * ctx, const std::vector<ggml_tensor *> & tensors,
                                  ggml_backend_buffer_ptr & buffer, const char * name) {
     if (tensors.empty()) return nullptr;
-    // n_align is the largest alignment that CPUs, CUDA and Vulkan require. Each tensor inside the buffer must be
-    // aligned, because devices bind each tensor separately.
+    // n_align is the largest alignment that CPUs, CUDA and Vulkan require. Each tensor must be aligned separately,
+    // because devices bind each tensor separately.
     const size_t n_align = std::max<size_t>(256, ggml_backend_buft_get_alignment(buft_));
     std::vector<size_t> at;
     size_t n_bytes = 0;

@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: MIT
-// The drafter's compute graphs. Sources of the arithmetic: SafeAILab/EAGLE eagle/model/cnets.py for EAGLE-3;
-// vllm-project/vllm and sgl-project/sglang llama_eagle3.py for EAGLE 3.1's norms before fc and post-norm feedback;
-// SafeAILab/EAGLE eagle/model/cnets1.py for EAGLE-1 and EAGLE-2; draft/draft_file.h for block drafters. A graph depends
-// only on switches, weights, memory and sizes. It only uses operations that the CPU, CUDA, Metal and Vulkan backends
-// all implement.
+// The drafter's compute graphs. Sources of the arithmetic:
+//   EAGLE-3              SafeAILab/EAGLE eagle/model/cnets.py
+//   EAGLE-3.1            vllm-project/vllm and sgl-project/sglang llama_eagle3.py (norms before fc, post-norm feedback)
+//   EAGLE-1 and EAGLE-2  SafeAILab/EAGLE eagle/model/cnets1.py
+//   block drafters       see draft/draft_file.h
+//
+// A graph depends only on switches, weights, memory and sizes. It uses only operations that the CPU, CUDA, Metal and
+// Vulkan backends all implement.
 //
 // A graph serves one or several conversations. Operations with weights run once for the rows of all conversations.
-// Operations that read or write a cache run separately for each conversation, with the sizes that they would have if
-// this conversation ran alone. So a row's numbers do not depend on other conversations, provided that the results of
+// Operations that read or write a cache run separately for each conversation, with the same sizes as if this
+// conversation ran alone. So a row's numbers do not depend on other conversations, provided that the results of
 // products do not depend on the number of rows.
 //
 // There are two kinds of graph:
-//   commit  Rows with true hidden states: fuses them and writes K/V. Only the last `n_out` (0 or 1) rows of a
-//           conversation run fully. In a block drafter none of them does; the pass over a block follows.
+//   commit  Rows with true hidden states: fuses these states and writes K/V. Only the last `n_out` (0 or 1) rows of a
+//           conversation run fully. In a block drafter, no committed row runs fully; the pass over a block follows.
 //   extend  Draft rows that read the state of an earlier row; all rows run fully. In a block drafter with a Markov
-//           head: the logits of draft positions given the previous token. If the graph picks the likeliest tokens, the
-//           host computes these instead (outputs.h).
+//           head: the logits of draft positions, given the previous token. If the graph picks the likeliest tokens, the
+//           host computes these logits instead (outputs.h).
 //
 // A row runs fully if query, attention, MLP and head of the last layer run for it. Lower layers always run for all
 // rows, because the next layer computes K/V from their output.
 //
-// On a device, waiting for the host costs the most time besides arithmetic. So all inputs of a graph are contiguous and
-// arrive in one copy. With `n_top` the graph picks the likeliest tokens itself, so that one copy returns a few numbers
+// On a device, waiting for the host takes the most time besides arithmetic. So all inputs of a graph are contiguous and
+// arrive in one copy. With `n_top`, the graph picks the likeliest tokens itself, and one copy returns only these tokens
 // instead of whole rows.
 #pragma once
 
@@ -57,7 +60,7 @@ struct GraphShape {
     bool commit;  // true for a commit graph, false for an extend graph
     std::vector<GraphPart> parts;
     // Number of draft rows after a commit of a single conversation. Each draft row follows the previous row and embeds
-    // that row's likeliest token.
+    // its likeliest token.
     int n_steps = 0;
     // For a commit of a block drafter: the blocks after the committed rows, one per conversation. n_out of a block is
     // the number of draft positions for which the head runs. Empty if the rows belong to a prompt.
@@ -78,14 +81,15 @@ struct GraphShape {
     }
 };
 
-// Memory shared by all graphs of a drafter. The graphs run one at a time. The memory only grows. When it grows, it
-// moves, which invalidates all graphs with an earlier `epoch`.
+// Memory shared by all graphs of a drafter, which run one at a time. The memory never shrinks. When it grows, it moves,
+// and all graphs with an earlier `epoch` become invalid.
 class DraftMemory {
   public:
     explicit DraftMemory(ggml_backend_buffer_type_t buft);
 
     // Allocates `inputs` and `outputs`, each contiguously in this order, then all other tensors of the graph. Returns a
-    // byte tensor that covers all inputs and one that covers all outputs; null if there are none. Error(out_of_memory)
+    // byte tensor that covers all inputs, and a byte tensor that covers all outputs (null if empty).
+    // Error(out_of_memory)
     std::pair<ggml_tensor *, ggml_tensor *> allocate(ggml_context * ctx, ggml_cgraph * gf,
                                                      const std::vector<ggml_tensor *> & inputs,
                                                      const std::vector<ggml_tensor *> & outputs);
@@ -104,8 +108,8 @@ class DraftMemory {
     int epoch_ = 0;
 };
 
-// A built graph. Shapes of inputs are in ggml's order; unused inputs are null. The rows of a conversation are
-// contiguous. Conversations are in the order of the shape's parts.
+// A built graph. Shapes of inputs are in ggml's order. Unused inputs are null. The rows of a conversation are
+// contiguous, and conversations are in the order of the shape's parts.
 struct DraftGraph {
     // For a commit: [n_aux * Ht, n_rows], the concatenated hidden states of the extracted layers.
     ggml_tensor * hidden_states = nullptr;
@@ -114,21 +118,21 @@ struct DraftGraph {
     ggml_tensor * pos_out = nullptr;  // [n_out] i32, positions of rows that run fully; `pos` itself if all rows do
     ggml_tensor * row_out = nullptr;  // [n_out] i32, indices of rows that run fully; null if all or the last rows do
 
-    ggml_tensor * previous = nullptr;  // with a Markov head: [R, rows of logits], for each previous token its row of W1
+    ggml_tensor * previous = nullptr;  // with a Markov head: [R, rows of logits], the row of W1 for each previous token
 
     // Inputs of one conversation.
     struct Part {
         ggml_tensor * state_idx = nullptr;   // extend: [n_rows] i32 state slot that each row reads
         ggml_tensor * slot = nullptr;        // [n_rows] i64 K/V slot that each row writes
         ggml_tensor * state_slot = nullptr;  // [n_out] i64 state slot that each row writes
-        // Attention mask [n_kv, n_mask_rows] f16, values 0 or -inf. Layers with a sliding window share one mask and, in
-        // a block, causal layers share another. A mask is null if no layer of its kind attends.
+        // Attention mask [n_kv, n_mask_rows] f16 with values 0 or -inf. Layers with a sliding window share one mask. In
+        // a block, causal layers share another mask. A mask is null if no layer uses it.
         struct Mask {
             ggml_tensor * tensor = nullptr;
             bool slides = false, is_causal = false;
         };
         Mask masks[4];
-        int n_mask_rows = 0;  // the mask has rows only for the last n_mask_rows rows of the conversation
+        int n_mask_rows = 0;  // the mask covers only the last n_mask_rows rows of the conversation
     };
     std::vector<Part> parts;
 
@@ -136,7 +140,7 @@ struct DraftGraph {
     ggml_tensor * picked = nullptr;  // bytes of all picks; null without n_top
 
     // Outputs of the graph; null if n_out == 0.
-    ggml_tensor * logits = nullptr;  // [Vd, n_out]; with a Markov head and without n_top only the first position
+    ggml_tensor * logits = nullptr;  // [Vd, n_out]; with a Markov head and without n_top, only the first position
     // States for the host, per draft position: [selector_rank, n_out] with a selector, [1, n_out] with a confidence
     // head.
     ggml_tensor * hidden = nullptr;
@@ -155,11 +159,11 @@ struct DraftGraph {
 };
 
 struct GraphForm {
-    bool flash_attn = false;  // one flash attention operation instead of separate operations
+    bool flash_attn = false;  // one flash attention operation replaces several operations
     int n_top = 0;            // number of tokens that the graph picks for each row that runs fully; 0 = no picks
 
-    // Returns true if rows store states in the cache (kv.h). In a block drafter only the rows for a Markov head store
-    // states, and only if a graph rescores them, not the host.
+    // Returns true if rows store states in the cache (kv.h). In a block drafter, only the rows for a Markov head store
+    // states, and only if a graph, not the host, rescores these rows.
     bool keeps_states(const DraftSpec & spec) const {
         return !spec.is_block() || (spec.block.markov_rank > 0 && n_top == 0);
     }

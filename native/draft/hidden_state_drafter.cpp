@@ -12,17 +12,17 @@ namespace eaglecpp {
 
 namespace {
 
-// Number of tokens that a graph picks for a row; llama.cpp's default top-k is 40. With a Markov head more tokens are
-// picked, because it can make less likely tokens likely (docs/research/gpu.md).
+// Number of tokens that a graph picks for a row (llama.cpp's default top-k is 40). With a Markov head more tokens are
+// picked, because the head can make unlikely tokens likely (docs/research/gpu.md).
 constexpr int n_top = 64, n_top_markov = 128;
-// Memory to leave free on a device after token embeddings are uploaded.
+// Memory that stays free on a device after token embeddings are uploaded.
 constexpr size_t embedding_margin = (size_t)512 << 20;
-// Number of rows of a draft step for which memory is reserved. Wider steps allocate memory when they run.
+// Number of rows of a draft step for which memory is reserved in advance. Wider steps allocate memory when they run.
 constexpr int n_reserved_rows = 16;
-// Maximum number of graphs that are kept, for each conversation and for several conversations together. A generation
-// needs about five graphs, and several times as many if chains are drafted in one graph.
+// Maximum number of graphs that are kept for each conversation, and for several conversations together. A generation
+// needs about five graphs. If chains are drafted in one graph, it needs several times as many.
 constexpr int n_graphs_max = 64;
-// Upper limits of the sizes, beyond what any machine can store. The padded sum of both limits fits into an int.
+// Upper limits of the sizes, which no machine can store. The padded sum of both limits fits into an int.
 constexpr int n_ctx_max = 1 << 30, n_draft_rows_limit = 1 << 20;
 
 DrafterOptions checked(const DrafterOptions & options) {
@@ -129,7 +129,7 @@ void HiddenStateDrafter::give_kv(std::unique_ptr<DraftKv> kv) {
     if (options_.is_remote) idle_kv_.push_back(std::move(kv));
 }
 
-// Returns one shape for each kind of graph, with n_together conversations of n_rows rows each.
+// Returns one shape for each kind of graph. Each shape has n_together conversations of n_rows rows each.
 std::vector<GraphShape> HiddenStateDrafter::shapes(const DraftKv & kv, const GraphForm & form, int n_rows,
                                                    int n_step_rows, int n_together) const {
     const int n_kv = kv.n_slots(), n_slots = spec_.block.n_slots();
@@ -144,8 +144,7 @@ std::vector<GraphShape> HiddenStateDrafter::shapes(const DraftKv & kv, const Gra
 
 bool HiddenStateDrafter::supports(const GraphForm & form, std::string & missing, int n_steps) {
     const DraftKv kv(spec_, 256, 1 + spec_.block.n_rows, options_.type_kv, device_.buft(), form.keeps_states(spec_));
-    // Checks graphs for two conversations, because several conversations need operations that a single conversation
-    // does not need.
+    // Checks graphs for two conversations, because several conversations need more kinds of operations than one.
     std::vector<GraphShape> all = shapes(kv, form, 8, 8, 2);
     if (n_steps > 0) all = {{true, {{&kv, 8, 1, kv.n_slots()}}, n_steps}};
     return std::all_of(all.begin(), all.end(), [&](const GraphShape & shape) {
@@ -204,8 +203,8 @@ bool HiddenStateDrafter::make_rows(ggml_tensor *& rows, ggml_type type, int n_ro
     return embedding_buffer_ != nullptr;
 }
 
-// Uploads the embedding of the mask token, the input of all rows of a block except the first row. One upload serves all
-// blocks.
+// Uploads the embedding of the mask token, which is the input of all rows of a block except the first. One upload
+// serves all blocks.
 void HiddenStateDrafter::bring_mask() {
     const int n = spec_.block.n_rows - 1;
     if (n == 0) return;
@@ -216,8 +215,8 @@ void HiddenStateDrafter::bring_mask() {
     ggml_backend_tensor_set(weights_.mask_embeddings, rows.data(), 0, rows.size() * sizeof(float));
 }
 
-// Uploads the embeddings of the draft vocabulary as stored. These embeddings only avoid waits for the host, so they are
-// not uploaded if memory is short.
+// Uploads the embeddings of the draft vocabulary as stored. The upload only avoids waits for the host, so it is skipped
+// if memory is short.
 void HiddenStateDrafter::bring_embedding() {
     const EmbeddingTable & table = weights_.embedding;
     const size_t n_row = table.n_row_bytes();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A drafter that reads the target's hidden states: EAGLE or a block drafter. Its weights are on one device and all
-// conversations share them (hidden_state_sequence.h). The drafter knows only the tables of the target that both share.
-// EAGLE and block drafters differ only in their graphs.
+// A drafter that reads the target's hidden states: EAGLE or a block drafter. Its weights are on one device, and all
+// conversations share them (hidden_state_sequence.h). Of the target, the drafter knows only the shared tables. EAGLE
+// and block drafters differ only in their graphs.
 #pragma once
 
 #include <ggml-backend.h>
@@ -28,17 +28,17 @@ struct DrafterOptions {
     int n_draft_rows_max = 128;           // maximum number of draft rows per round
     int n_sequences = 1;                  // maximum number of conversations
     ggml_type type_kv = GGML_TYPE_F16;
-    bool flash_attn = true;   // if the device supports it for these sizes; fixed once sequences exist
+    bool flash_attn = true;   // used if the device supports it for these sizes; fixed once sequences exist
     bool use_kernels = true;  // use our CPU kernels
-    // Use graphs that have few different sizes and pick the likeliest tokens themselves. is_remote is always true on
-    // devices, where waiting and copying cost more than additional rows. On the CPU only tests set it.
+    // Use graphs that have few different sizes and pick the likeliest tokens themselves. On devices this is always
+    // true, because waiting and copying cost more than additional rows. On the CPU, only tests set it.
     bool is_remote = false;
 };
 
 class HiddenStateDrafter : public Drafter {
   public:
-    // Number of rows per commit graph. The number is large enough for efficient matrix products. It is also small
-    // enough that the hidden states and activations of a drafter for an 8B model stay within about 20 MiB.
+    // Number of rows per commit graph. It is large enough for efficient matrix products. It is small enough that the
+    // hidden states and activations of a drafter for an 8B model take about 20 MiB at most.
     static constexpr int n_commit_chunk = 128;
 
     // Loads the weights. Error(gguf | out_of_memory | unsupported)
@@ -56,20 +56,20 @@ class HiddenStateDrafter : public Drafter {
     bool flash_attn() const { return form_.flash_attn; }
     bool is_remote() const { return options_.is_remote; }
 
-    // set_embedding() and share_head() give a drafter a table of the target that the drafter's file lacks. The table
-    // must outlive the drafter. The rows of the embedding must be readable on the host. `to_copy` has the head's values
-    // in readable memory, or is null. If the drafter's device cannot read the head, `to_copy` is copied once.
+    // set_embedding() and share_head() give the drafter a table of the target that its own file lacks. The table must
+    // outlive the drafter. The rows of the embedding must be readable on the host. `to_copy` has the head's values in
+    // readable memory, or is null. If the drafter's device cannot read the head, `to_copy` is copied once.
     // Error(mismatch) on wrong shapes, Error(unsupported) if a copy is needed and `to_copy` is null.
     void set_embedding(EmbeddingTable table);
     void share_head(const ggml_tensor * head, const ggml_tensor * to_copy);
 
     void set_n_threads(int n_threads) override;
 
-    // Call it after all tables are set. Selects flash attention if the device supports it, and checks that the device
-    // supports every operation. Error(unsupported | mismatch)
+    // Call this function after all tables are set. Selects flash attention if the device supports it, and checks that
+    // the device supports every operation. Error(unsupported | mismatch)
     void finish();
 
-    // On a device, allocates the memory of all conversations, so that a lack of memory is found before any conversation
+    // On a device, allocates the memory of all conversations. So a lack of memory is found before any conversation
     // starts. Error(out_of_memory)
     void reserve();
 
@@ -79,17 +79,17 @@ class HiddenStateDrafter : public Drafter {
     DraftDevice & device() { return device_; }
     const DraftDevice & device() const { return device_; }
     const GraphForm & form() const { return form_; }
-    // Returns true if the host, not the graph, applies the effect of the previous token on a block's position. The host
-    // applies this effect to the position's likeliest tokens.
+    // Returns true if the host, not the graph, applies the effect of the previous token on a position of a block. The
+    // host applies this effect only to the position's likeliest tokens.
     bool selects() const { return spec_.block.selector_rank > 0 || (spec_.block.markov_rank > 0 && form_.n_top > 0); }
 
-    // Returns a graph of this shape to run next, from the cache or newly built. This call may discard the results of
-    // the last graph on the device. Error(out_of_memory)
+    // Returns a graph of this shape to run next, from the cache or newly built. The call may discard the results of the
+    // last graph on the device. Error(out_of_memory)
     const DraftGraph & next_graph(const GraphShape & shape);
 
-    // take_kv() returns the K/V cache of a closed conversation or a new cache. give_kv() returns a cache after use.
-    // Caches are reused because allocating and freeing is slow on some devices, and some drivers failed on freed
-    // memory. Error(out_of_memory)
+    // take_kv() returns the K/V cache of a closed conversation, or a new cache. give_kv() returns a cache after use.
+    // Caches are reused for two reasons: allocating and freeing is slow on some devices, and some drivers failed after
+    // memory was freed. Error(out_of_memory)
     std::unique_ptr<DraftKv> take_kv();
     void give_kv(std::unique_ptr<DraftKv> kv);
 

@@ -8,10 +8,10 @@
 
 namespace eaglecpp {
 
-// Number of cache sizes between a length and twice this length, for drafters whose graphs have few sizes.
+// Number of cache sizes between a length and twice this length. For drafters whose graphs have few different sizes.
 static constexpr int n_kv_steps = 4;
 
-// Returns the sequence as a HiddenStateSequence. All conversations of a call belong to the same drafter.
+// Casts the sequence to a HiddenStateSequence. All conversations of a call belong to the same drafter.
 static HiddenStateSequence * own(DraftSequence * seq) {
     return static_cast<HiddenStateSequence *>(seq);
 }
@@ -23,8 +23,8 @@ HiddenStateSequence::~HiddenStateSequence() {
     if (kv_) drafter_.give_kv(std::move(kv_));
 }
 
-// Returns the padded number of rows. Devices prepare a new graph for each size, and additional rows cost them little.
-// So the number is padded to one of `sizes`, or to the last of these sizes times a power of two.
+// Returns the padded number of rows: one of `sizes`, or the last of `sizes` times a power of two. Devices prepare a new
+// graph for each size, and additional rows cost them little.
 int HiddenStateSequence::n_padded(int n_rows, std::initializer_list<int> sizes) const {
     if (!drafter_.is_remote()) return n_rows;
     const auto found = std::lower_bound(sizes.begin(), sizes.end(), n_rows);
@@ -83,8 +83,8 @@ DraftCall HiddenStateSequence::commit_call(const DraftRequest & commit, std::vec
     return commit_call(commit.hidden_states, commit.tokens, 0);
 }
 
-// Returns the call for the block that follows n_before additional rows. If all layers are causal, the block ends at the
-// last requested position.
+// Returns the call for the block after n_before additional rows. If all layers are causal, the block ends at the last
+// requested position.
 DraftCall HiddenStateSequence::block_call(int n_before, Token anchor, int n_out) {
     const BlockSpec & b = drafter_.spec().block;
     const bool is_causal = std::find(b.causal.begin(), b.causal.end(), 0) == b.causal.end();
@@ -110,11 +110,11 @@ DraftCall HiddenStateSequence::commit_call(const HiddenStates & hidden_states, c
     for (int i = 0; i < n; ++i) call.pos.push_back(kv_->n_rows + i);
     call.first_slot = kv_->n_rows;
     call.is_commit = true;
-    // A single layer that only writes K/V does not read the cache, so one graph shape serves every context length.
+    // A single layer that only writes K/V does not read the cache, so one graph shape serves all context lengths.
     const bool reads_kv = !drafter_.spec().is_block() && (n_out > 0 || drafter_.spec().n_layer > 1);
     const bool is_prompt = n_out == 0 && !drafter_.spec().is_block();
-    // Most rounds commit up to three rows. Uploading unused hidden states costs less than a separate graph for each
-    // number of rows.
+    // Most rounds commit up to three rows. Uploading unused hidden states takes less time than preparing a graph for
+    // each number of rows.
     const int n_all = is_prompt ? n_padded(n, {8, 64}) : n_padded(n, {3, 8});
     call.part = {kv_.get(), n_all, call.n_out, reads_kv ? n_slots_read(kv_->n_rows + n) : 0};
     return call;
@@ -187,7 +187,7 @@ bool HiddenStateSequence::take_step(int i, const DraftRow & row) {
     return true;
 }
 
-// Writes the inputs of the draft steps in a commit's graph. The graph's other rows were counted before.
+// Writes the inputs of the draft steps in a commit's graph. The other rows of the graph are already counted.
 void HiddenStateSequence::add_steps(const DraftGraph & g) {
     for (int i = 0; i < (int)g.steps.size(); ++i) {
         std::vector<Token> none;
@@ -217,7 +217,7 @@ void HiddenStateSequence::run(const std::vector<DraftCall> & calls, const std::v
     first.add_steps(g);
     device.start(g);
     const std::vector<LandedPicks> landed = fetch_picks(device, g);
-    // The host does not wait for graphs of prompt rows on a device.
+    // On a device, the host does not wait for graphs of prompt rows.
     if (shape.n_out() > 0 || !drafter.is_remote()) device.wait();
     int at_out = 0, at_slot = 0;
     const bool gives_first = !blocks.empty() && drafter.spec().block.markov_rank > 0 && !drafter.selects();

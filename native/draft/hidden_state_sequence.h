@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
 // One conversation of a drafter that reads hidden states. Row p pairs the target's hidden state at position p with the
-// embedding of the token at p + 1. Its K/V slot and its RoPE position are p. A draft row reads the state of the row
-// before it. The attention of a draft row sees the committed rows, the row's ancestors and the row itself.
+// embedding of the token at p + 1. Both its K/V slot and its RoPE position are p. A draft row reads the state of the
+// row before it. It attends to the committed rows, to its ancestors and to itself.
 //
-// In a block drafter a committed row is only the keys and values of its hidden state. The rows of a block use the slots
-// of draft rows. An extend call computes the logits of draft positions, given the previous token.
+// In a block drafter, a committed row is only the keys and values of its hidden state. The rows of a block use the
+// slots of draft rows. An extend call computes the logits of draft positions, given the previous token.
 //
 // Several conversations can commit or extend in one graph, which reads the weights once for all conversations. Each
-// conversation gets the same bits as alone, if the results of products do not depend on the number of rows.
+// conversation gets the same bits as if it ran alone, provided that the results of products do not depend on the number
+// of rows.
 #pragma once
 
 #include <initializer_list>
@@ -52,8 +53,8 @@ class HiddenStateSequence : public DraftSequence, Pinned {
 
     int n_padded(int n_rows, std::initializer_list<int> sizes) const;
     int n_slots_read(int n_used) const;
-    // Prepares a commit. The commit's last row runs fully, and draft rows after node 0 read the state of this row.
-    // Masked rows are not kept in the cache. For a block drafter, appends the block that follows the rows to `blocks`.
+    // Prepares a commit. The commit's last row runs fully, and draft rows after node 0 read its state. Masked rows are
+    // not kept in the cache. For a block drafter, appends the block that follows the rows to `blocks`.
     DraftCall commit_call(const DraftRequest & commit, std::vector<DraftCall> & blocks);
     DraftCall commit_call(const HiddenStates & hidden_states, const Token * tokens, int n_out);
     DraftCall block_call(int n_before, Token anchor, int n_out);

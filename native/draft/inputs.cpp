@@ -73,8 +73,8 @@ struct GraphInputs {
         }
     }
 
-    // Writes the factors of previous tokens, one row for each row with logits. In a block only the first position's
-    // previous token is known; all other positions get zeros.
+    // Writes the factors of previous tokens, one row for each row with logits. In a block, only the first position's
+    // previous token is known, so all other positions get zeros.
     void add_previous(const DraftCall & call) {
         const size_t n_row = spec.block.markov_rank;
         const bool is_block = call.anchor.has_value(), has_all = graph.previous->ne[1] > (int64_t)graph.parts.size();
@@ -110,10 +110,10 @@ struct GraphInputs {
         }
     }
 
-    // Writes a mask. A row sees the slots of positions up to its own position: all committed rows, but only those draft
-    // rows that are its ancestors. A row of a block sees the whole block unless the layer is causal. A window of n
-    // positions hides all positions that are n or more before the row. A padding row sees one slot. If it saw no slot,
-    // its numbers would be NaN, and other rows might read this NaN under their masks.
+    // Writes a mask. A row sees the slots of positions up to its own position: all committed rows, and those draft rows
+    // that are its ancestors. A row of a block sees the whole block unless the layer is causal. A window of n positions
+    // hides all positions that are n or more before the row. A padding row sees one slot, because with no slot its
+    // numbers would be NaN, and other rows might read this NaN under their masks.
     void add_mask(const DraftCall & call, const DraftGraph::Part::Mask & mask, int n_mask_rows) {
         const size_t n_kv = mask.tensor->ne[0];
         const int own = mask.slides ? spec.sliding_window : 0;

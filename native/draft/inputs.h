@@ -14,8 +14,7 @@
 
 namespace eaglecpp {
 
-// The ancestry of a round's draft rows: the parent of each row (-1 = the last committed row), and the position of each
-// row.
+// The ancestry of the draft rows of a round: the parent of each row (-1 = the last committed row) and its position.
 struct Ancestry {
     std::vector<int32_t> parents, positions;
 
@@ -46,7 +45,7 @@ struct DraftCall {
     int n_idle() const { return part.n_rows - n(); }
 };
 
-// Writes the inputs of a graph, with one call per part of its shape. bytes: memory that is copied to graph.packed
+// Writes the inputs of a graph, with one call per part of its shape. `bytes` is memory that is copied to graph.packed
 // before the graph starts, or the memory of graph.packed itself. Padding rows come first, because only the last rows of
 // a commit run fully. Padding rows write to slots that are never read.
 void write_inputs(const DraftSpec & spec, const DraftWeights & weights, const DraftGraph & graph, uint8_t * bytes,

@@ -58,7 +58,7 @@ void DraftKv::load_rows(ByteView bytes, int n) {
 
 void DraftKv::clear() {
     n_rows = 0;
-    // Graphs read slots after the written rows under a mask of -inf, so these slots must hold finite numbers.
+    // Graphs read slots after the written rows under a mask of -inf. So these slots must hold finite numbers.
     ggml_backend_buffer_clear(buffer_.get(), 0);
 }
 

@@ -97,7 +97,7 @@ void DraftOutputs::begin_block(const DraftGraph & g, const DraftCall & block, in
     select({0}, &*block.anchor);
 }
 
-// Computes the confidence as a logit, from the position's state and the row of W1, with the arithmetic of
+// Computes the confidence as a logit, from the position's state and the row of W1. Source of the arithmetic:
 // deepseek-ai/DeepSpec deepspec/modeling/dspark.
 void DraftOutputs::judge(const std::vector<int32_t> & slots, const Token * before) {
     const DraftWeights & w = drafter_.weights();
@@ -120,7 +120,7 @@ void DraftOutputs::select(const std::vector<int32_t> & slots, const Token * befo
     if (drafter_.spec().block.selector_rank == 0) judge(slots, before);
 }
 
-// Computes a dot product with separate partial sums that the compiler can vectorise.
+// Computes a dot product with separate partial sums, so that the compiler can vectorise it.
 static float dot(const float * x, const float * y, int n) {
     constexpr int n_lanes = 8;
     float sums[n_lanes] = {};
@@ -131,9 +131,9 @@ static float dot(const float * x, const float * y, int n) {
     return std::inner_product(x + i, x + n, y + i, std::accumulate(sums, sums + n_lanes, 0.0f));
 }
 
-// Scores the picked tokens of a position, given the previous token. DFlash2 takes a softmax over these tokens
-// (vllm-project/vllm qwen3_dflash2.py). DSpark adds W2 W1[before] to their logits and leaves the logits of all other
-// tokens unchanged (qwen3_dspark.py with dspark_draft_topk).
+// Scores the picked tokens of a position, given the previous token. DFlash2 takes a softmax over the picked tokens
+// (vllm-project/vllm qwen3_dflash2.py). DSpark adds W2 W1[before] to their logits and leaves all other logits unchanged
+// (qwen3_dspark.py with dspark_draft_topk).
 DraftOutputs::Picked DraftOutputs::behind(int slot, Token before) const {
     const DraftWeights & w = drafter_.weights();
     const DraftSpec & s = drafter_.spec();
@@ -172,8 +172,8 @@ const float * DraftOutputs::logits(int i) {
     return logits_.data() + (size_t)i * n_logits_;
 }
 
-// Returns true if the picked tokens include the k best tokens or, with `sampling`, all tokens that can pass the
-// truncating samplers.
+// Returns true if the picked tokens include the k best tokens. With `sampling`, they must include all tokens that can
+// pass the truncating samplers.
 bool DraftOutputs::covers(const Picked & picked, int k, const std::optional<CoupledSampling> & sampling) const {
     const size_t n_there = picked.tokens.size();
     if (!sampling) return (size_t)k <= n_there;

@@ -72,7 +72,7 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
         }
         if (!wanted.is_on_device) continue;
         on_device.push_back(info);
-        // Excludes matrices with one part per head (latent attention), because our kernels take single matrices.
+        // Excludes matrices with one part per head (latent attention), because our kernels need single matrices.
         const bool is_matrix = info->ne[1] > 1 && info->ne[2] == 1 && !(s.has_latent() && s.n_head == 1);
         const bool is_packed = is_matrix && use_kernels && kernels::can_hold(info->type, info->ne[0]);
         ggml_context * ctx = (is_packed ? w.packed_ctx : w.ctx).get();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The drafter's tensors by role, on one backend. The embedding table stays on the host: a round embeds a few tokens, so
-// uploading their rows is cheaper than holding the table on the device.
+// The drafter's tensors by role, on one backend. The embedding table stays on the host: a round embeds only a few
+// tokens, so uploading their rows costs less than storing the table on the device.
 #pragma once
 
 #include <ggml-backend.h>
@@ -14,8 +14,8 @@
 
 namespace eaglecpp {
 
-// A table of any ggml type whose rows are dequantised one at a time. The table's data is in the drafter's file, in the
-// target (shared without a copy), or in an array of the caller.
+// A table of any ggml type whose rows are dequantised one at a time. The data is in the drafter's file, in the target
+// (shared without a copy), or in an array of the caller.
 class EmbeddingTable {
   public:
     EmbeddingTable() = default;
@@ -47,22 +47,22 @@ class EmbeddingTable {
 };
 
 struct DraftWeights {
-    ggml_tensor * target_head = nullptr;  // the target's head, for a drafter without a head
+    ggml_tensor * target_head = nullptr;  // the target's head, if the drafter has no head
     EmbeddingTable embedding;
     EmbeddingTable mask_hidden_state;  // P-EAGLE: [1, n_aux * Ht] f32, for positions that the target has not run
-    // For a block drafter whose positions depend on the previous token: the factor for the previous token. It is W1 of
-    // a Markov head or the selector's table of predecessors, [V, R] by target id.
+    // The factor for the previous token, in block drafters whose positions depend on it. It is W1 of a Markov head or
+    // the selector's table of predecessors, [V, R] by target id.
     EmbeddingTable before;
-    // The factor for the token at the position. It is W2 [Vd, R] by draft id if the host multiplies with W2, or the
+    // The factor for the position's own token. It is W2 [Vd, R] by draft id if the host multiplies with W2, or the
     // selector's table [V, R].
     EmbeddingTable after;
     EmbeddingTable confidence;  // confidence head: [1, H + R], multiplied by the state of a position and a row of W1
-    // The embeddings of the draft vocabulary [H, Vd], by draft id, on a device with enough memory; otherwise null.
+    // The embeddings of the draft vocabulary [H, Vd], by draft id. On a device with enough memory; otherwise null.
     ggml_tensor * draft_embedding = nullptr;
     // For a block drafter: [H, n_rows - 1] f32, the embedding of the mask token, repeated for each row.
     ggml_tensor * mask_embeddings = nullptr;
 
-    // Contexts of the tensors in the file's layout (ctx) and of the matrices packed for our CPU kernels (packed_ctx).
+    // ctx has the tensors in the file's layout. packed_ctx has the matrices packed for our CPU kernels.
     ggml_context_ptr ctx, packed_ctx;
     ggml_backend_buffer_ptr buffer, packed_buffer;
 
