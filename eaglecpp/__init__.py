@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import importlib
 
-TYPE_CHECKING = False  # not imported: Ctrl+C while typing is imported (10 ms) prints a traceback
+# The module `typing` is not imported, because Ctrl+C during this import (10 ms) would print a traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -25,7 +25,7 @@ def lost_rpc_servers() -> list[tuple[str, str, str]]: ...
 def drain_log() -> list[tuple[int, str]]:
     """Returns and removes the logged lines of llama.cpp, ggml and eaglecpp, as (logging level, text)."""
 
-plan_reasons: Sequence[str]  # values of `Timings.plan["reason"]`
+plan_reasons: Sequence[str]  # all values of `Timings.plan["reason"]`
 
 def head_architectures() -> list[str]:
     """Returns the architectures whose models may have multi-token prediction heads that can draft
@@ -33,43 +33,43 @@ def head_architectures() -> list[str]:
     """
 
 class EngineOptions:
-    """Options of an engine, each with a default. The names are those of `eaglecpp.options.ModelOptions` and
+    """Options of an engine, with defaults. They have the same names as in `eaglecpp.options.ModelOptions` and
     `DraftOptions`.
     """
 
     target_path: str
-    draft_path: str  # "" = no drafter
-    n_ctx: int  # 0 = min(n_ctx_train, 4096), -1 = n_ctx_train
+    draft_path: str  # "" means no drafter
+    n_ctx: int  # 0 means min(n_ctx_train, 4096), -1 means n_ctx_train
     n_batch: int
     n_ubatch: int
-    n_threads: int  # 0 = physical cores
-    n_threads_batch: int  # 0 = n_threads
-    n_gpu_layers: int  # -1 = all
+    n_threads: int  # 0 means the number of physical cores
+    n_threads_batch: int  # 0 means n_threads
+    n_gpu_layers: int  # -1 means all layers
     main_gpu: int
-    split_mode: str  # "layer" | "row" | "none"
-    tensor_split: list[float]  # share of each GPU; [] = by free memory
-    n_cpu_moe: int  # layers whose experts stay in host memory; -1 = all
-    override_tensor: list[str]  # "PATTERN=BUFFER[,...]"
-    flash_attn: str  # "auto" | "on" | "off"
-    type_k: str  # ggml type name, "f16"
+    split_mode: str  # one of "layer", "row" and "none"
+    tensor_split: list[float]  # share of each GPU; [] divides by free memory
+    n_cpu_moe: int  # number of layers whose experts stay in host memory; -1 means all layers
+    override_tensor: list[str]  # entries of the form "PATTERN=BUFFER[,...]"
+    flash_attn: str  # one of "auto", "on" and "off"
+    type_k: str  # name of a ggml type, such as "f16"
     type_v: str
     use_mmap: bool
     use_mlock: bool
     offload_kqv: bool
-    rope_freq_base: float  # 0 = from the model
+    rope_freq_base: float  # 0 means the model's value
     rope_freq_scale: float
-    repack: str  # "auto" | "on" | "off": extra CPU buffer types (AMX, repacked weights)
-    kernels: str  # "auto" | "off": eaglecpp's own CPU kernels
+    repack: str  # "auto", "on" or "off"; selects extra CPU buffer types (AMX, repacked weights)
+    kernels: str  # "auto" or "off"; selects eaglecpp's own CPU kernels
     n_sequences: int  # maximum number of open conversations
-    separate_caches: bool  # a cache per conversation; disables trees
+    separate_caches: bool  # gives each conversation its own cache, which disables trees
     n_draft_max: int  # maximum draft nodes per round, for all strategies
     n_draft_more: int  # additional draft nodes for a single conversation without a recurrent state
     n_leaves_max: int  # maximum tree leaves per round and sequence
-    draft_device: str  # "auto" | "cpu" | a ggml device name
-    draft_type_kv: str  # "f16" | "f32"
-    draft_window: int  # number of last tokens that the drafter attends to; 0 = as its file says
-    text_drafts: str  # "auto" = if there is a drafter | "on" = also without a drafter | "off"
-    exact: str  # "auto" | "on" | "off"
+    draft_device: str  # "auto", "cpu", or the name of a ggml device
+    draft_type_kv: str  # one of "f16" and "f32"
+    draft_window: int  # number of last tokens that the drafter attends to; 0 means the drafter's own value
+    text_drafts: str  # "auto" if there is a drafter, "on" also without a drafter, or "off"
+    exact: str  # one of "auto", "on" and "off"
     lora: list[tuple[str, float]]
 
     def __init__(self) -> None: ...
@@ -79,31 +79,31 @@ class SamplingParams:
 
     rng: str
     seed: int
-    temperature: float  # <= 0: greedy
+    temperature: float  # a temperature of 0 or less means greedy sampling
     dynatemp_range: float
     dynatemp_exponent: float
-    top_k: int  # 0 = off
-    top_p: float  # 1 = off
-    min_p: float  # 0 = off
-    typical_p: float  # 1 = off
-    top_n_sigma: float  # < 0 = off
-    xtc_probability: float  # 0 = off
+    top_k: int  # 0 disables top-k
+    top_p: float  # 1 disables top-p
+    min_p: float  # 0 disables min-p
+    typical_p: float  # 1 disables typical sampling
+    top_n_sigma: float  # a negative number disables top-n-sigma
+    xtc_probability: float  # 0 disables XTC
     xtc_threshold: float
     min_keep: int
-    infill: bool  # llama.cpp's infill sampler, after the truncating samplers
-    repeat_last_n: int  # -1 = n_ctx
-    repeat_penalty: float  # 1 = off
+    infill: bool  # applies llama.cpp's infill sampler after the truncating samplers
+    repeat_last_n: int  # -1 means n_ctx tokens
+    repeat_penalty: float  # 1 disables the repeat penalty
     frequency_penalty: float
     presence_penalty: float
-    dry_multiplier: float  # 0 = off
+    dry_multiplier: float  # 0 disables DRY
     dry_base: float
     dry_allowed_length: int
-    dry_penalty_last_n: int  # -1 = n_ctx
+    dry_penalty_last_n: int  # -1 means n_ctx tokens
     dry_sequence_breakers: list[str]
-    mirostat: int  # 0 | 1 | 2
+    mirostat: int  # 0 disables mirostat; 1 and 2 are its versions
     mirostat_tau: float
     mirostat_eta: float
-    grammar: str  # from eaglecpp.engine.grammar; "" = none
+    grammar: str  # result of eaglecpp.engine.grammar; "" means no grammar
     logit_bias: list[tuple[int, float]]
 
     def __init__(self) -> None: ...
@@ -112,9 +112,9 @@ class Strategy:
     """How to draft: kind "off" | "chain" | "tree" | "auto"."""
 
     kind: str
-    k: int  # children per frontier node; a chain has 1
-    depth: int  # draft steps
-    nodes: int  # draft nodes kept for verification
+    k: int  # children per frontier node; a chain has one child per node
+    depth: int  # number of draft steps
+    nodes: int  # number of draft nodes kept for verification
 
     def __init__(self, kind: str = "off", k: int = 1, depth: int = 0, nodes: int = 0) -> None: ...
 
@@ -123,14 +123,15 @@ class GenerateParams:
 
     sampling: SamplingParams
     strategy: Strategy
-    max_tokens: int  # < 0: until the context is full
-    n_probs: int  # 0 = no log-probabilities
+    max_tokens: int  # a negative number means until the context is full
+    n_probs: int  # 0 means no log-probabilities
     ignore_eos: bool
-    cache_prompt: bool  # reuse the cached prefix of the prompt
-    exact: str  # overrides EngineOptions.exact; "" = no override
-    draft_window: int  # overrides EngineOptions.draft_window; < 0 = no override
-    log_plan: bool  # adds a line per round to timings()["plan_log"], with its decision
-    synth_rates: list[float]  # tests and benchmarks only: random acceptance; the text is not the target's
+    cache_prompt: bool  # reuses the cached prefix of the prompt
+    exact: str  # overrides EngineOptions.exact; "" does not override
+    draft_window: int  # overrides EngineOptions.draft_window; a negative number does not override
+    log_plan: bool  # adds one line per round to timings()["plan_log"], with the planner's decision
+    # acceptance rates for random acceptance, only for tests and benchmarks; the text is then not the target's
+    synth_rates: list[float]
 
     def __init__(self) -> None: ...
 
@@ -142,14 +143,14 @@ class StepResult:
     """Result of one step of a sequence. A slice of the prefill gives no tokens, a round gives 1 to depth + 1 tokens."""
 
     sequence: int
-    phase: str  # "prefill" | "decode"
+    phase: str  # one of "prefill" and "decode"
     n_prompt_done: int
     n_prompt: int
-    tokens: list[int]  # with finish == "stop", the last one is the end-of-generation token
-    accepted: list[bool]  # accepted[i]: tokens[i] was drafted
-    logprobs: list[TokenLogprobs]  # empty unless n_probs > 0
-    finish: str  # "" | "stop" | "length"
-    error: Exception | None  # error that ended only this generation; `tokens` is then empty
+    tokens: list[int]  # if finish is "stop", the last token is the end-of-generation token
+    accepted: list[bool]  # accepted[i] is True if tokens[i] was drafted
+    logprobs: list[TokenLogprobs]  # empty if n_probs is 0
+    finish: str  # one of "", "stop" and "length"
+    error: Exception | None  # an error that ended only this generation; `tokens` is empty after an error
 
 class MadeSampler:
     """A sampler for one generation, made by `Engine.make_sampler`."""
@@ -169,13 +170,14 @@ class SavedSequence:
         """
 
     @property
-    def blob(self) -> memoryview: ...  # the state, not copied
+    def blob(self) -> memoryview: ...  # the state itself, not a copy
     @property
     def tokens(self) -> list[int]: ...
     @property
-    def ends(self) -> list[int]: ...  # lengths to which the text can be cut, up to n_past; [] = any length
+    # lengths up to n_past to which the text can be cut, or [] for any length
+    def ends(self) -> list[int]: ...
     @property
-    def n_past(self) -> int: ...  # number of tokens that have been run
+    def n_past(self) -> int: ...  # number of evaluated tokens
     @property
     def n_bytes(self) -> int: ...
 
@@ -187,9 +189,9 @@ class Embedder:
     @property
     def pooling(self) -> str: ...
     @property
-    def n_values(self) -> int: ...  # values per vector
+    def n_values(self) -> int: ...  # number of values per vector
     @property
-    def n_max(self) -> int: ...  # maximum number of tokens of a text
+    def n_max(self) -> int: ...  # maximum number of tokens in one text
     def begin(self, texts: Sequence[Sequence[int]]) -> None: ...
     def step(self, n_threads: int) -> bool:
         """Runs one decode. Returns False once all texts have been read."""
@@ -204,7 +206,9 @@ class Engine:
         self, options: EngineOptions, on_progress: Callable[[], object] | None = None
     ) -> (
         None
-    ): ...  # on_progress: called while models load and are measured; its exception cancels that and is raised
+        # The engine calls on_progress while it loads and measures models. An exception of on_progress cancels the
+        # loading and is raised.
+    ): ...
     @property
     def n_ctx(self) -> int: ...
     @property
@@ -218,7 +222,8 @@ class Engine:
     @property
     def n_params(self) -> int: ...
     @property
-    def bos(self) -> int: ...  # token id; -1 = the vocabulary has none; the same for eos, nl, sep
+    # token id, or -1 if the vocabulary lacks this token; eos, nl and sep are the same kind of id
+    def bos(self) -> int: ...
     @property
     def eos(self) -> int: ...
     @property
@@ -237,17 +242,17 @@ class Engine:
     @property
     def n_threads_now(
         self,
-    ) -> int: ...  # number of threads for decoding; falls while other processes need the cores
+    ) -> int: ...  # number of threads for decoding, which falls while other processes need the cores
     @property
     def n_draft_max(self) -> int: ...
     @property
     def n_shared_rows(self) -> int: ...
     @property
-    def chains_only(self) -> str: ...  # reason why trees are not supported; "" = trees are supported
+    def chains_only(self) -> str: ...  # reason why trees are not supported, or ""
     @property
-    def never_exact(self) -> str: ...  # reason why batches of several rows are never exact; "" = no reason
+    def never_exact(self) -> str: ...  # reason why batches of several rows are never exact, or ""
     @property
-    def keeps_order(self) -> bool: ...  # trees keep the order of cells, so they can be exact
+    def keeps_order(self) -> bool: ...  # trees keep the order of cells, so trees can be exact
     def measure_exact_rows(self, sequence: int = -1) -> dict[str, Any]:
         """Measures the batch sizes, in rows, at which each row has the bits of a batch of one row. Returns `points`,
         `decodes` and `ms`. Uses and clears the given sequence; without `sequence`, no sequence may be open. Raises
@@ -255,15 +260,16 @@ class Engine:
         """
 
     @property
-    def drafts_forms_alone(self) -> bool: ...  # the only drafts are tokens that a grammar forces
+    def drafts_forms_alone(self) -> bool: ...  # all drafts are tokens that a grammar forces
     def set_exact_rows(self, points: Sequence[tuple[int, bool]]) -> None: ...
     @property
-    def exact_points(self) -> list[tuple[int, bool]]: ...  # measured (rows, is_exact)
+    def exact_points(self) -> list[tuple[int, bool]]: ...  # measured pairs (rows, is_exact)
     @property
-    def exact_rows(self) -> str: ...  # "1-5, 8"
+    def exact_rows(self) -> str: ...  # exact batch sizes in rows, such as "1-5, 8"
     def metadata(self) -> dict[str, str]: ...
-    def fim_tokens(self) -> dict[str, int]: ...  # keys: pre, suf, mid, rep, sep, if in the vocabulary
-    def chat_template(self, name: str = "") -> str: ...  # "" = the file has no template
+    # keys are pre, suf, mid, rep and sep, if the vocabulary has these tokens
+    def fim_tokens(self) -> dict[str, int]: ...
+    def chat_template(self, name: str = "") -> str: ...  # returns "" if the file has no such template
     def draft_info(self) -> dict[str, Any] | None: ...
     def device_info(self) -> dict[str, Any]:
         """Returns `target` (device names), `draft`, `draft_why` (reason why the drafter is not on its best device, or
@@ -280,7 +286,7 @@ class Engine:
     @overload
     def tokenize(
         self, text: bytes, add_special: bool, parse_special: bool, n_max: int
-    ) -> list[int] | None: ...  # None if the text has more tokens than allowed
+    ) -> list[int] | None: ...  # returns None if the text has more than n_max tokens
     def detokenize(self, tokens: Sequence[int], remove_special: bool, special: bool) -> bytes: ...
     def token_to_piece(self, token: int, special: bool) -> bytes: ...
     def is_eog(self, token: int) -> bool: ...
@@ -369,9 +375,10 @@ class DraftFile:
     @property
     def info(self) -> dict[str, Any]: ...
     @property
-    def d2t(self) -> list[int]: ...  # target id of each draft id
+    def d2t(self) -> list[int]: ...  # the target's token id for each draft id
     @property
-    def tensors(self) -> list[dict[str, Any]]: ...  # keys: name, type, shape (slowest axis first), n_bytes
+    # each dict has the keys name, type, shape (slowest axis first) and n_bytes
+    def tensors(self) -> list[dict[str, Any]]: ...
 
 class Target:
     """A target without an engine. Gives the hidden states and logits of token lists, for research, tests and training
@@ -388,7 +395,7 @@ class Target:
     @property
     def n_ubatch(self) -> int: ...  # maximum rows of one compute graph, at least n_draft_max + 1
     @property
-    def taps(self) -> str: ...  # "layer_inp" | "cb_eval" | "none"
+    def taps(self) -> str: ...  # way in which hidden states are read: "layer_inp", "cb_eval" or "none"
     def forward(
         self, tokens: Sequence[int], want_logits: bool = True
     ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:

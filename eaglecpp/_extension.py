@@ -23,9 +23,9 @@ __all__ = ["core", "versions"]
 
 _REMEDY = "Install the matching pair: pip install --force-reinstall eaglecpp llama-cpp-python=={}"
 
-# In the pinned llama-cpp-python, ggml_commit() starts with this text. An sdist build appends "-dirty", and a
-# build without git reports "unknown". The check finds a LLAMA_CPP_LIB_PATH that points at another llama.cpp,
-# even if llama-cpp-python has the right version.
+# First characters of the text that ggml_commit() returns in the pinned llama-cpp-python. An sdist build
+# appends "-dirty", and a build without git reports "unknown". The check finds a LLAMA_CPP_LIB_PATH that
+# points at another llama.cpp.
 _LLAMA_COMMIT = "0c1e570"
 
 

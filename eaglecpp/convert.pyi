@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: MIT
-# For type checkers only: `convert/` is installed as `eaglecpp.convert`.
+# This file is only for type checkers: `convert/` is installed as `eaglecpp.convert`.
 from convert import *  # noqa: F403

@@ -47,7 +47,7 @@ def data_dir() -> Path:
 
     try:
         usual = user_data_path("eaglecpp", appauthor=False)
-        if not usual.is_absolute():  # older platformdirs do not expand ~
+        if not usual.is_absolute():  # older versions of platformdirs do not expand ~
             raise RuntimeError
     except RuntimeError:
         raise InvalidValueError("this user has no home folder; set EAGLECPP_HOME to a folder") from None

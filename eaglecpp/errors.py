@@ -111,4 +111,4 @@ class TemplateError(EagleError, ValueError):
 
 for _class in [*globals().values()]:
     if isinstance(_class, type):
-        _class.__module__ = __name__  # so that tracebacks show the name under which users import the class
+        _class.__module__ = __name__  # tracebacks show the module from which users import the class

@@ -75,7 +75,7 @@ def link(file: Path, path: Path) -> None:
     by a hard link nor by a symbolic link. A hard link cannot cross volumes, and Windows lets only
     administrators and developers make symbolic links.
     """
-    real = file.resolve()  # because a hard link to a symbolic link would be a symbolic link
+    real = file.resolve()  # a hard link to a symbolic link would be another symbolic link
     try:
         os.link(real, path)
     except OSError:

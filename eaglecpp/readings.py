@@ -142,11 +142,10 @@ def convert_checkpoint(
         try:
             folder = Path() if out_path is None else out_path.parent
             measured = _measure(path, model, folder, choices, known, options, say) if choices else []
-        except convert.errors.TargetError:  # a wrong target is an error under every reading
+        except convert.errors.TargetError:  # a wrong target is an error in every reading
             raise
         except (EagleError, OSError, MemoryError) as error:
-            # The call of convert_checkpoint below raises the errors of the checkpoint and of the output
-            # folder.
+            # Errors of the checkpoint and of the output folder are raised below, by convert_checkpoint.
             say(f"cannot measure how to read this checkpoint: {error}")
             measured = []
         best = choose(measured, choices) if measured else None
@@ -300,7 +299,8 @@ def _expected(drafter: Drafter, features: Array, tokens: Sequence[int], rank: Ma
     n_rows = features.shape[1]
     embedded, wanted = tokens[:n_rows], tokens[n_rows:]
     n_block = min(DEPTH, drafter.info["n_parallel"])
-    if n_block and drafter.info["arch"].startswith("dflash"):  # tokens may depend on the token before
+    # in these drafters, a token may depend on the token before
+    if n_block and drafter.info["arch"].startswith("dflash"):
         block = drafter.block(features, embedded, wanted[: n_block - 1], _CANDIDATES)
         found = [{token: math.exp(p) for token, p, _ in top if math.isfinite(p)} for top in block]
         chances = [one.get(token, 0.0) for one, token in zip(found, wanted, strict=False)]

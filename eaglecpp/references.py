@@ -64,7 +64,7 @@ class ModelName:
             scheme, rest = cls.scheme, text
         rest = rest.removesuffix(":local")
         path, colon, tag = rest.rpartition(":")
-        if not colon or "/" in tag:  # a colon before the last slash starts the host's port
+        if not colon or "/" in tag:  # in a name without a tag, the last colon may come before the host's port
             path, tag = rest, cls.tag
         if tag.lower() == "cloud" or tag.lower().endswith("-cloud"):
             raise ModelNameError(f"'{text}' runs in Ollama's cloud; eaglecpp runs models on this machine")

@@ -30,7 +30,7 @@ def check_wanted() -> None:
 
 def cancel_when(holds: Callable[[], bool]) -> None:
     """Makes `check_wanted` in this context also raise CancelledError once `holds()` is true."""
-    before = _is_cancelled.get(bool)  # bool() returns False
+    before = _is_cancelled.get(bool)  # by default, `before` is bool, and bool() returns False
     _is_cancelled.set(lambda: holds() or before())
 
 
@@ -72,12 +72,12 @@ class Threads:
                 outcome: tuple[Callable[[Any], None], Any] = done.set_result, context.run(work, *args)
             except BaseException as error:
                 outcome = done.set_exception, error
-            with suppress(RuntimeError):  # the loop is closed: no caller is waiting
+            with suppress(RuntimeError):  # a closed event loop has no waiting caller
                 loop.call_soon_threadsafe(settle, *outcome)
 
         try:
             threading.Thread(target=job, name=self._purpose, daemon=True).start()
-        except RuntimeError:  # the system has no thread left
+        except RuntimeError:  # the system cannot start another thread
             self._free.release()
             raise
         return await done

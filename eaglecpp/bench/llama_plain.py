@@ -17,7 +17,7 @@ _N_PROMPT = 16
 # Minimum share of the wall time that llama.cpp's threads must run. Undisturbed threads run all the time,
 # because they spin while they wait for each other.
 _OWN_SHARE = 0.8
-_LIMIT_S = 300.0  # seconds after which the process counts as hung
+_LIMIT_S = 300.0  # after this number of seconds, the process counts as hung
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,14 @@ def _measure(target: str, n_threads: int, repack: bool, seconds: float) -> tuple
     n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
 
     def decode(*tokens: int) -> float:
-        # a variable keeps the array alive, because the batch points into it
+        # The variable keeps the array alive, because the batch points into the array.
         array = (llama_cpp.llama_token * len(tokens))(*tokens)
         batch = llama_cpp.llama_batch_get_one(array, len(tokens))
         started = time.perf_counter()
         if llama_cpp.llama_decode(context, batch) != 0:
             raise SystemExit(1)
-        llama_cpp.llama_get_logits_ith(context, -1)  # reading the logits waits for the computation
+        # Reading the logits waits until the computation has finished.
+        llama_cpp.llama_get_logits_ith(context, -1)
         return 1000 * (time.perf_counter() - started)
 
     decode(*(16 + i * 7919 % (n_vocab - 16) for i in range(_N_PROMPT)))
@@ -78,7 +79,8 @@ def _measure(target: str, n_threads: int, repack: bool, seconds: float) -> tuple
     while len(ms) < 8 or (time.perf_counter() < started + seconds and len(ms) < 400):
         ms.append(decode(16 + len(ms) * 104729 % (n_vocab - 16)))
     share = (time.process_time() - own) / (n_threads * (time.perf_counter() - started))
-    return statistics.median(ms[4:]), share  # the first tokens include building the graphs
+    # The first four times are left out, because they include building the graphs.
+    return statistics.median(ms[4:]), share
 
 
 if __name__ == "__main__":

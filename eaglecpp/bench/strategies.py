@@ -38,12 +38,14 @@ Prompt = str | bytes | Sequence[Mapping[str, str]]
 """Raw text, or the messages of a chat."""
 _N_TOKENS = (16, 256)  # minimum and maximum number of tokens of one answer
 _N_PASSES = 3  # minimum number of prompts in a measurement
-_N_WARM = 12  # number of tokens of the first answer, which measures the machine's speed
+_N_WARM = 12  # number of tokens of the first answer, which only measures the machine's speed
 _N_COUNTS = 8  # minimum number of tokens of an answer whose speed is reliable
-# Maximum ratio of the quartiles of the time of a target-only token. A higher ratio means that other programs
-# ran.
+# Maximum ratio of the upper to the lower quartile of the time per target-only token. A higher ratio means
+# that other programs disturbed the measurement.
 _STEADY = 1.3
-_NOISE = 1.05  # maximum ratio of speed to tokens per round; a higher ratio means that other programs ran
+# Maximum ratio of the speed-up to the tokens per round. A higher ratio means that other programs disturbed
+# the measurement.
+_NOISE = 1.05
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def measure(
             passed = time.monotonic() - started
             if number and seconds - passed < passed / (
                 2 * number
-            ):  # ends if less than half of the next pass would fit into the time
+            ):  # the loop ends if less than half of the next pass would fit into the remaining time
                 break
             progress(f"prompt {number + 1}")
             for name, temperature in _in_turn(list(who), number):
@@ -154,7 +156,7 @@ def plan_report(engine: Engine) -> dict[str, Any] | None:
     return report
 
 
-# Measuring
+# Measuring strategies
 
 
 def asked(engine: Engine) -> Sequence[Prompt]:
@@ -206,7 +208,7 @@ def ms_per_token(stats: Timings) -> float:
 
 def _measured(strategy: str, temperature: float, answers: list[Timings], plain: list[Timings]) -> Speeds:
     pairs = list(zip(answers, plain, strict=True))
-    # both answers of a pair have the same text, so they are either both long enough or both too short
+    # Both answers of a pair have the same text, so either both or neither have enough tokens.
     pairs = [pair for pair in pairs if pair[1].predicted_n >= _N_COUNTS] or pairs
     ms = [(ms_per_token(own), ms_per_token(one)) for own, one in pairs]
     ratios = tuple(one / own for own, one in ms if own > 0)
@@ -239,7 +241,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
     return (ordered[n // 4], ordered[(3 * n) // 4 if n > 1 else 0]) if ordered else (0.0, 0.0)
 
 
-# Expectations
+# Expected speed-ups
 
 
 def _expected(report: dict[str, Any], n: int) -> dict[str, Any]:

@@ -18,9 +18,11 @@ from eaglecpp.bench.strategies import Speeds, measure, plan_report, point_at
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.gains import Gain
 
-# Minimum speed-up over target-only decoding that is worth reporting. Smaller speed-ups disappear in rounding.
+# Minimum speed-up over target-only decoding that is reported. Smaller speed-ups disappear in rounding.
 PAYS = 1.05
-_STEADY = 1.2  # maximum ratio of llama.cpp's two measurements; a higher ratio means that other programs ran
+# Maximum ratio of llama.cpp's two measurements. A higher ratio means that other programs disturbed the
+# measurement.
+_STEADY = 1.2
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def verdict_of(engine: Engine) -> Verdict:
     such answers.
     """
     if not engine.timings.predicted_n:
-        engine.clear()  # opens a conversation for the report
+        engine.clear()  # `clear` opens a conversation, which the report needs
     gains, verdict = engine.gains, planned_verdict(plan_report(engine))
     greedy, sampled, both = gains.gain(greedy=True), gains.gain(greedy=False), gains.gain()
     verdict = replace(verdict, greedy=greedy, sampled=sampled, kernels=gains.kernels)

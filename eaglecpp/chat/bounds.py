@@ -52,8 +52,10 @@ enough, because a template cannot wait. Wall-clock time would stop harmless temp
 
 NODE = 64
 """Bytes that a value takes, without its characters."""
-_SMALL = 1024  # a flat list or dictionary with fewer bytes is measured each time it is used
-_MAX_DEPTH = 100  # Python hashes nested tuples on the stack, and has no limit of its own
+# Flat lists and dictionaries with fewer bytes are measured again at each use, instead of being cached.
+_SMALL = 1024
+# Maximum depth of a value. Python hashes nested tuples recursively on the stack, without its own limit.
+_MAX_DEPTH = 100
 _MAX_BITS = 16_384
 _LOOK_S = 0.01  # minimum seconds between two readings of the thread's clock
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
@@ -200,7 +202,7 @@ def measure(value: Any, level: int = 0) -> tuple[int, int]:
 
 def made(value: Any) -> Any:
     """Charges a new value to the budget, and returns it. An iterator is charged while it runs."""
-    budget.get().check_time()  # a comparison of two large values may have taken long before
+    budget.get().check_time()  # comparing two large values before this call may have taken long
     if isinstance(value, str):
         return as_text(value)
     if isinstance(value, Iterator):

@@ -28,16 +28,16 @@ read, and raises ValueError.
 KEY = "probe_key"
 """Name of the only argument in the call that a template prints for detecting the format of calls."""
 _GEMMA_QUOTE = '<|"|>'
-_SPACE = r"(?:\]<\]\w+\[>\[)"  # MiniMax M3 writes this text before each tag
+_SPACE = r"(?:\]<\]\w+\[>\[)"  # text that MiniMax M3 writes before each tag
 TAG = re.compile(
     rf"<\|(?:open|close)\|>[^<>|]*<\|sep\|>|{_SPACE}?<(?!\])[^<>\s]+>|\[[A-Z_]+\]|<(?!\])[^<>]+>"
 )
 """Matches a tag, or another mark with the role of a tag."""
 _LAST_TAG = re.compile(rf"{_SPACE}?<[^<]*\Z")
-_LONGEST_HEAD = 512  # maximum characters between a call's beginning and its arguments
+_LONGEST_HEAD = 512  # maximum characters from the beginning of a call to its arguments
 
 
-# JSON
+# Calls that are JSON objects
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -122,7 +122,7 @@ def read_named(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
         if match is None:
             break
         arguments, end = _object_at(text, brace)
-        # Kimi K2's template prints this id of a call before the call's result.
+        # This is the call's id in the form that Kimi K2's template prints before the call's result.
         id = "" if match[2] is None else f"functions.{match[1]}:{match[2]}"
         calls.append(ToolCall(match[1], arguments, id))
     return calls, _end(_MARKS_ONLY, text, end) if calls else 0
@@ -310,12 +310,12 @@ class Tags(Syntax):
         behind_name = left.removesuffix(before_key)
         value_close = behind[: behind.find(value_end) + len(value_end)]
         self._argument = before_key, before_value, value_close
-        self._space = behind_name[len(behind_name.rstrip()) :]  # white space between arguments
-        self._has_cdata = value_end == "</param>"  # MiniCPM5 may write a value as CDATA
-        self._is_tree = KEY in value_end  # MiniMax M3 has a tag for each argument, with the argument's name
+        self._space = behind_name[len(behind_name.rstrip()) :]  # the white space between two arguments
+        self._has_cdata = value_end == "</param>"  # True for MiniCPM5, which may write a value as CDATA
+        self._is_tree = KEY in value_end  # True for MiniMax M3, whose tags have the names of the arguments
         prefix, suffix = before_name.strip(), behind_name.strip()
         self._is_named = bool(prefix or suffix)
-        # Kimi K3 numbers its calls, so digits in the printed call match any number.
+        # Kimi K3 numbers its calls. So digits in the printed call match any number.
         suffix = re.sub(r"\d+", r"\\d+", re.escape(suffix))
         self._name = re.compile(rf'\s*+{re.escape(prefix)}\s*+([^<>"\s]++){suffix}')
         self._close = re.compile(rf"\s*+{re.escape(call_end)}\s*+")

@@ -33,8 +33,8 @@ class PromptMemory:
     def __init__(self, vocabulary: Vocabulary, n_ctx: Callable[[], int]) -> None:
         self._vocabulary = vocabulary
         self._n_ctx = n_ctx
-        # The list has pairs (text, tokens) of prompts, without and with their answers. Each text is a prefix
-        # of the next text.
+        # Pairs (text, tokens) of the conversation's prompts. Each prompt is in the list without and with its
+        # answer, so each text is a prefix of the next.
         self._known: list[tuple[str, Sequence[int]]] = []
 
     def continued(self, prompt: Rendered) -> list[int] | None:
@@ -42,7 +42,8 @@ class PromptMemory:
         if the prompt leaves no room for an answer.
         """
         for known, tokens in reversed(self._known):
-            # A text with an evicted image is not used, because the engine must encode the image again.
+            # A prompt whose image was evicted cannot be continued, because the engine must encode the image
+            # again.
             if prompt.text.startswith(known) and self._vocabulary.has_images(tokens):
                 text, n_room = prompt.text[len(known) :], self._n_ctx() - len(tokens)
                 if n_room <= 0:
@@ -51,8 +52,8 @@ class PromptMemory:
                     rest = self._vocabulary.tokenize_images(text, prompt.images, add_bos=False, n_ctx=n_room)
                 except ContextFullError:
                     return None
-                # The rest must begin with a control token, because a tokenizer may merge other texts with the
-                # text before, or insert a space.
+                # The new part must begin with a control token. Otherwise a tokenizer may merge its beginning
+                # with the known text, or insert a space.
                 if not rest or rest[0] < 0 or not self._vocabulary.token_to_piece(rest[0]):
                     return [*tokens, *rest]
         return None

@@ -151,7 +151,7 @@ _LAYOUTS = (
         "all\n",
         after=">>>",
         channels=Channels(
-            beginnings=(">>>", ""),  # the prompt ends with the first ">>>"
+            beginnings=(">>>", ""),  # the prompt already ends with the first ">>>"
             mark="\n",
             thought="(?!)",
             call=r"\A(?!(?:>>>)?all\Z)",
@@ -190,7 +190,7 @@ def behind_thought(grammar: str, tags: Layout, begins: Begins) -> str:
     """
     form = re.sub("^start:", "form_behind_thought:", grammar, count=1, flags=re.MULTILINE)
     plain = _literal(tags.plain)
-    if tags is GPT_OSS:  # in gpt-oss, the header may declare that the answer is JSON
+    if tags is GPT_OSS:  # gpt-oss may declare in the header that the answer is JSON
         before, message = tags.plain.rsplit("<", 1)
         plain = f'{_literal(before)} (" "? "<|constrain|>json")? {_literal("<" + message)}'
     answer = f"{plain} form_behind_thought"
@@ -304,16 +304,16 @@ def learned(called: str, said: str = "") -> tuple[CallFormat, ...]:
     tag, close = _marks(before, behind, said, start)
     body = behind.partition(close)[0] if close else behind
     value_end, call_end, *_ = *TAG.findall(body), "", ""
-    # An unclosed tag contains the tool's name.
+    # An unclosed tag before the arguments contains the tool's name.
     unclosed = before[before.rfind("<") :] if before.rfind("<") > before.rfind(">") else ""
     lead = before.rpartition(tag)[2] if tag else start[0] if start else unclosed
     printed = f"{lead}\0{between}\0{body}"
     syntax = next((one for one in (JSON, PYTHON, GEMMA) if one.argument.search(printed)), None)
     if syntax is not None:
-        if syntax is JSON and unclosed:  # Functionary 3.1 has the name inside a tag
+        if syntax is JSON and unclosed:  # Functionary 3.1 writes the tool's name inside a tag
             tag, close, printed = unclosed, value_end, printed.removeprefix(unclosed)
         syntax = NAMED if syntax is JSON and not start else syntax
-        # Matches the arguments and the end of the call, but not the end of the message.
+        # The pattern matches the arguments and the end of the call, but not the end of the message.
         ends = re.compile(syntax.argument.pattern + r"""(?:\s*(?:[\]})]|,\s*"\w+":\s*"[^"]*"))*""")
         end = ends.search(printed)
         assert end is not None
@@ -328,11 +328,11 @@ def learned(called: str, said: str = "") -> tuple[CallFormat, ...]:
     single = CallFormat(prefix, call_end, tags, printed, is_part=True)
     if not tag or (prefix and not close):
         return (single,)
-    # Muse writes the tool's name also into the header of the message.
+    # Muse repeats the tool's name in the header of the message.
     opening = before[: before.find(tag) + len(tag)] if index > 1 else tag
     is_message = index > 1 or tag.startswith("<|open|>")
     block = CallFormat(opening, close, tags, printed, needs_close=not call_end, is_message=is_message)
-    # Qwen Coder sometimes forgets the mark of the block, so a call without the mark is a format too.
+    # Qwen Coder sometimes omits the mark of the block. So a call without this mark is a format too.
     return (block, single) if prefix and call_end and not is_message else (block,)
 
 
@@ -347,7 +347,7 @@ def _marks(before: str, behind: str, said: str, start: re.Match[str] | None) -> 
         if one not in said and not one.startswith("</") and one not in tags_behind
     )
     tag = next(opens, "")
-    if not tag and start:  # the call follows a text, as in Command R+, or a header, as in GigaChat 3
+    if not tag and start:  # the call follows a text (Command R+) or a header (GigaChat 3)
         head = before[: start.start()].strip()
         line = head[head.rfind(">") + 1 :].strip() or head.rpartition("\n")[2]
         tag = line if line not in said else ""
@@ -372,5 +372,5 @@ def formats_of(template: str, called: str = "", said: str = "") -> tuple[CallFor
     if found and found[0].open:
         return found
     mentioned = [one for one in KNOWN if one.open in template][:1]
-    # Llama 3's template prints calls without a mark, but the model may write a mark.
+    # Llama 3's template prints calls without a mark, but Llama 3 may write a mark.
     return (*mentioned, *(one for one in found if not mentioned))

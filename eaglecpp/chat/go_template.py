@@ -44,7 +44,7 @@ from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.turns import merged
 from eaglecpp.errors import InvalidValueError, TemplateError
 
-# Values
+# Values in templates
 
 
 class Struct:
@@ -114,7 +114,7 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-# Functions that templates can call. Each function raises ValueError for invalid arguments.
+# Functions that templates can call. They raise ValueError for invalid arguments.
 
 
 def _elements(value: Any) -> Any:
@@ -243,7 +243,8 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]]:
 
 
 _ENVIRONMENT = ENVIRONMENT.overlay()
-_ENVIRONMENT.filters = ENVIRONMENT.filters | {  # names with a space, so templates cannot call these filters
+# templates cannot call these filters, because the names contain a space
+_ENVIRONMENT.filters = ENVIRONMENT.filters | {
     "go call": _called,
     "go field": _field,
     "go items": _items,
@@ -253,8 +254,8 @@ _ENVIRONMENT.filters = ENVIRONMENT.filters | {  # names with a space, so templat
 
 # Parsing the template language
 
-# The pattern matches white space only from its first character, because otherwise long runs of white space
-# would take quadratic time.
+# White space matches only from its first character. Otherwise long runs of white space would take quadratic
+# time.
 _TRIM = r"(?:(?<![ \t\r\n])[ \t\r\n]+)?\{\{-"
 _DELIMITER = re.compile(
     rf"(?P<comment>(?:{_TRIM}[ \t\r\n]|\{{\{{)/\*.*?\*/(?:[ \t\r\n]-\}}\}}[ \t\r\n]*|\}}\}}))"
@@ -361,8 +362,8 @@ class Parser:
         self._tokens = tokens
         self._at = self._level = self._n_loops = self._n_names = 0
         self._dot = "dot"
-        self._variables = [("$", "root")]  # pairs (variable, its slot)
-        self._is_late: bool | None = False  # True after the first `.Response`; None inside a `define`
+        self._variables = [("$", "root")]  # pairs of a Go variable and its Jinja variable
+        self._is_late: bool | None = False  # True after the first `.Response`, None inside a `define`
         self._called: list[tuple[str, int]] = []
         self._defined: dict[str, nodes.Node] = {}
         self.uses: set[str] = set()
@@ -591,9 +592,9 @@ def _call(token: Token, arguments: Sequence[nodes.Expr]) -> nodes.Expr:
     return nodes.Filter(nodes.Const(name), "go call", list(arguments), [], None, None)
 
 
-# Values that Ollama passes to a template. A template may print them as JSON, so the names and the order of
-# the fields affect the prompt. Fields that Ollama's types lack, such as the `default` of a tool's parameter,
-# are left out.
+# Values that Ollama passes to a template. A template may print a value as JSON, so the names and the order of
+# the fields affect the prompt. Fields that Ollama's types lack are left out, for example the `default` of a
+# tool's parameter.
 
 
 def _message_value(message: Message) -> Struct:

@@ -19,10 +19,10 @@ from eaglecpp.human import human_bytes
 
 _MARK = re.compile(r"<__image_[0-9a-f]{64}__>")
 MAX_BYTES = 32 << 20
-_MAX_PIXELS = 64 << 20  # maximum pixels of one image, and of all images in a prompt
-_MAX_HEAD = 2 << 20  # maximum bytes of a JPEG file before the field with the image's size
+_MAX_PIXELS = 64 << 20  # maximum number of pixels in one image, and in all images of a prompt together
+_MAX_HEAD = 2 << 20  # maximum bytes of a JPEG file before the field that states the image's size
 _FORMATS = "PNG, JPEG, GIF or BMP"
-_PACKED, _UNPACKED = 1 << 16, 1 << 20  # bytes to unpack at a time; bytes of their result
+_PACKED, _UNPACKED = 1 << 16, 1 << 20  # maximum bytes to unpack at a time, and maximum bytes of the result
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"
 _BEGINNINGS = (_PNG, _JPEG, b"GIF87a", b"GIF89a", b"BM")
@@ -116,16 +116,17 @@ def check_unpacked(data: bytes) -> None:
         return
     width, height, depth, color = struct.unpack(">IIBB", data[16:26].ljust(10, b"\0"))
     n_channels = {2: 3, 4: 2, 6: 4}.get(color, 1)
-    # This is an upper bound of the unpacked bytes. Each line begins with a filter byte, and an interlaced
-    # image has fewer than two lines for each row of pixels.
+    # Upper bound of the unpacked bytes. Each line begins with a filter byte, and an interlaced image has
+    # fewer than two lines for each row of pixels.
     n_max = height * (-(-width * n_channels * depth // 8) + 5) + 16
     packed, at = bytearray(), len(_PNG)
     while at < len(data) and (kind := data[at + 4 : at + 8]) != b"IEND":
         end = at + 8 + int.from_bytes(data[at : at + 4], "big")
         if kind == b"IDAT":
             packed += data[at + 8 : end]
-        at = end + 4  # skips the checksum
-    n, inflater = 0, zlib.decompressobj(-zlib.MAX_WBITS)  # decoders also skip zlib's checksum
+        at = end + 4  # the chunk's checksum is skipped
+    # zlib's checksum is not checked, because image decoders ignore it as well
+    n, inflater = 0, zlib.decompressobj(-zlib.MAX_WBITS)
     try:
         for first in range(2, len(packed), _PACKED):
             piece: bytes | bytearray = packed[first : first + _PACKED]

@@ -61,10 +61,10 @@ def own_errors() -> Iterator[None]:
     """
     try:
         yield
-    except TemplateError as error:  # from a limit or from raise_exception
+    except TemplateError as error:  # raised by one of our limits, or by the template's raise_exception
         error.line = error.line or _line(error)
         raise
-    except (RecursionError, MemoryError, SyntaxError, OverflowError):  # from Python's own limits
+    except (RecursionError, MemoryError, SyntaxError, OverflowError):  # raised by Python's own limits
         raise failed("nested too deeply") from None
     except Exception as error:
         line = getattr(error, "lineno", 0) or _line(error)
@@ -254,12 +254,13 @@ class _Environment(ImmutableSandboxedEnvironment):
         method = getattr(function, "__wrapped__", function)
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         args = _whole(args)
-        budget.get().spend(NODE * (4 + len(args) + len(kwargs)))  # a namespace stores its arguments
+        # A namespace stores its arguments, so they are charged to the budget.
+        budget.get().spend(NODE * (4 + len(args) + len(kwargs)))
         is_own = isinstance(function, Macro | BlockReference | LoopContext | Undefined)
         if not is_own and not isinstance(owner, LoopContext) and function not in _GLOBALS:
             if not isinstance(owner, _OWNERS) or name not in _METHODS.split():
                 raise SecurityError(f"{type(owner).__name__}.{name} is not allowed in templates")
-            # Jinja adds arguments with private names. They are not the template's, so they are not checked.
+            # Jinja itself adds arguments with private names. These arguments are not checked.
             named = {key: kwargs[key] for key in kwargs if not key.startswith("_")}
             _ask(name, owner, *args, **named)
         return made(super().call(context, function, *args, **kwargs))

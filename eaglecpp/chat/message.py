@@ -46,7 +46,7 @@ class ToolCall:
         arguments = function.get("arguments") or {}
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments) or {}  # "null", or "[]" from PHP, means no arguments
+                arguments = json.loads(arguments) or {}  # "null" and PHP's "[]" mean no arguments
             except (ValueError, RecursionError) as error:
                 raise InvalidValueError(
                     f"tool call {function['name']}: arguments are not JSON: {error}"
@@ -110,7 +110,8 @@ class Message:
         content, images = _content(message.get("content"))
         before = _images(message.get("images"))
         return cls(
-            role={"developer": "system", "function": "tool"}.get(role, role),  # other names in OpenAI's API
+            # OpenAI's API has other names for these two roles
+            role={"developer": "system", "function": "tool"}.get(role, role),
             content="".join(mark for mark in map(image_mark, before) if mark not in content) + content,
             thinking=str(next(filter(None, thinking), "")),
             tool_calls=tuple(ToolCall.from_dict(call) for call in calls),

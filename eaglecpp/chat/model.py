@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from eaglecpp.engine.vocabulary import Vocabulary
     from eaglecpp.opening.find import ModelFiles
 
-# Matches texts that may be control tokens. The lookahead also finds such a text inside another match.
+# Matches texts that may be control tokens. The lookahead also finds a control token inside another match.
 _CONTROL = re.compile(r"(?=(<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>|｜\w+｜|\]<\]\w+\[>\[))")
 _log = logging.getLogger("eaglecpp.chat")
-_MARK = "probes9x"  # no template but a hostile one would change this text
+_MARK = "probes9x"  # Text of a probe message. Only a malicious template would change it.
 Known = Callable[[Rendered], list[int] | None]
 """Function that returns the tokens of a prompt, or None if the prompt must be tokenized."""
 _ROOM = 1024  # tokens reserved for an answer without `max_tokens`
@@ -106,7 +106,8 @@ class ChatModel:
         self._vocabulary = vocabulary
         self._model = model
         self._gguf_template = gguf_template
-        self._base: ChatModel | None = None  # the original, if this is a copy with another template
+        # the original model, if this model is a copy with another template
+        self._base: ChatModel | None = None
 
     @cached_property
     def template(self) -> ChatTemplate:
@@ -139,7 +140,7 @@ class ChatModel:
                 "base model. Use generate(), or pass template="
             )
 
-    # From messages to a prompt
+    # Rendering messages as a prompt
 
     def conversation(self, messages: Sequence[Any] = (), system: str | None = None) -> Conversation:
         """Returns a conversation with the model's system prompt and the model's messages, followed by the
@@ -170,7 +171,7 @@ class ChatModel:
         with rendered_together():
             template = self.template
             has_calls = any(message.tool_calls or message.role == Role.TOOL for message in messages)
-            # The formats are read only if needed, because finding them may probe another template.
+            # `self._calls` is only read if needed, because finding the formats may probe another template.
             forms = self._calls if has_calls else (HERMES,)
             taken = accepted(messages, options.tools, template.takes, forms)
             rendered = self._rendered(template, taken, options)
@@ -258,7 +259,7 @@ class ChatModel:
             raise UnsupportedError("an infill uses the tokens of the target's file; remove the template")
         return ChatPrompt(Rendered("", has_bos=False), gap.tokens(self._vocabulary, n_tokens_max))
 
-    # From an answer to a message
+    # Reading an answer as a message
 
     @cached_property
     def tags(self) -> Layout | None:

@@ -120,7 +120,7 @@ class _Probe:
     def __init__(self, render: Render) -> None:
         self._render = render
         self._form = Form()
-        # These tools are for templates that print calls only if the prompt has tools.
+        # The tools are only set for templates that print calls only if the prompt has tools.
         self._tools: Sequence[Mapping[str, Any]] = ()
         self._renders = False
 
@@ -159,8 +159,8 @@ class _Probe:
             for as_text, without in ((False, False), (True, False), (False, True), (True, True)):
                 self._form = Form(plain.parts, as_text, without)
                 text = self._text([*question, *_called(id, 1)])
-                # The arguments must be printed as JSON. Python's text of an object and JSON within JSON do
-                # not count.
+                # Only arguments printed as JSON count. Python's text of an object does not count, and neither
+                # does JSON within a JSON string.
                 if "probe_b0" in text and f"'{KEY}'" not in text and f'\\"{KEY}' not in text:
                     return id, text
         self._form = plain

@@ -22,9 +22,9 @@ from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.results import Chunk, Event, Part, Piece
 
 Kind = Literal["thinking", "answer", "tag"]
-_GAP = "\n\n"  # text that is shown between two messages of one answer
+_GAP = "\n\n"  # text between two messages of one answer
 _KEYS = ("function", "type", "id", "tool_call_id", "arguments", "parameters")
-_LONGEST_HEAD = 512  # maximum characters of a message's header, and of a call up to the tool's name
+_LONGEST_HEAD = 512  # maximum characters of a message's header, and of a call before the tool's name
 
 
 @dataclass(frozen=True)
@@ -67,20 +67,21 @@ class Reader:
         self._opens = {one.open: one for one in formats if one.open and not one.is_message}
         self._message = next((one for one in formats if one.is_message), None)
         self._strays = {formats[0].close for one in formats[1:2] if one.is_part}
-        # These are the beginnings of calls without marks, with white space removed.
+        # Beginnings of calls without marks. White space is removed from these beginnings.
         names = [f'{{"{key}":"{name}"' for key in ("name", "tool_name") for name in self._tools]
         heads = [*(f'{{"{key}":' for key in _KEYS), *names, *(f"[{name}(" for name in self._tools)]
         self._heads = ["".join(head.split()) for head in heads if may_be_bare and self._tools]
         kinds: dict[str, Kind | None] = {"any": None, "thought": "thinking", "answer": "answer"}
-        self._kind = "answer" if layout is None else kinds[begins]  # None before a header or a tag
+        # None means that a header or a tag comes next
+        self._kind = "answer" if layout is None else kinds[begins]
         self._is_behind_tag = begins == "thought"
         self._held = ""
-        self._block: CallFormat | None = None  # the format of the block of calls being read
-        self._looked = 0  # the end of the block is not before this position
-        self._shown: set[Kind] = set()  # kinds of text in the answer so far
-        self._last: Kind = "tag"  # kind of the last text that was read
+        self._block: CallFormat | None = None  # format of the block of calls that is being read
+        self._looked = 0  # the block does not end before this position
+        self._shown: set[Kind] = set()  # kinds of text that the answer has contained so far
+        self._last: Kind = "tag"  # kind of the most recent text
         self._has_calls = False
-        self._is_broken = False  # a call was invalid, so later text is not read as calls
+        self._is_broken = False  # True after an invalid call; later text is then not read as calls
         self._segments: list[Segment] = []
 
     @property
@@ -129,7 +130,7 @@ class Reader:
         if not final and any(tag != text and tag.startswith(text) for tag in tags):
             return
         self._kind = "thinking" if text.startswith(self._layout.open) else "answer"
-        for tag in filter(text.startswith, tags):  # a `close` without `open` ends an empty thought
+        for tag in filter(text.startswith, tags):  # an end tag without a beginning tag ends an empty thought
             self._take("tag", len(self._held) - len(text) + len(tag))
             self._is_behind_tag = True
 
@@ -146,7 +147,7 @@ class Reader:
             for begin in channels.beginnings
         )
         if not is_header or (final and not mark and "" in channels.beginnings):
-            self._kind = "answer"  # the model left out the header
+            self._kind = "answer"  # the model omitted the header
             self._take("answer", int(self._held.startswith(channels.nexts)))
         elif mark and message is not None and (call := re.search(channels.call, head)):
             self._take("tag", call.end())
@@ -198,14 +199,14 @@ class Reader:
     def _read_thought(self, at: int, has_end: bool, final: bool, is_whole: bool) -> None:
         calls: list[Segment] = []
         if not has_end:
-            # Some models call a tool inside a thought and end the answer after the call. If text follows the
-            # call, or if the answer was cut, the thought only quotes a call.
+            # Some models call a tool inside a thought and end the answer after the call. But if text follows
+            # the call, or the answer was cut, the thought only quotes a call.
             at = min(at, first_mark(self._held, self._opens, final)[0])
             calls = self._only_calls(self._held[at:]) if final and is_whole else []
             if final and not calls:
                 self._take("thinking", len(self._held))
                 return
-        # White space that may precede a tag is held back.
+        # White space is held back, because a tag may follow.
         n_text = len(self._held[:at].rstrip())
         self._take("thinking", n_text)
         if has_end or calls:
@@ -232,7 +233,8 @@ class Reader:
             return
         strays = self._strays if self._has_calls else ()
         n_all, mark = first_mark(body, () if self._is_broken else (*self._opens, *strays), is_end)
-        # White space before a call, or alone after a call, is not text.
+        # White space before a call is not text. White space that is the only text after a call is not text
+        # either.
         is_text = not self._tools or (is_end and not mark)
         n_text = n_all if is_text else len(body[:n_all].rstrip())
         is_shown = bool(body[:n_text].strip()) or not self._has_calls or self._last == "answer"
@@ -257,7 +259,7 @@ class Reader:
         """
         n_open = len(block.open)
         if not block.is_part and self._held[:n_open] != block.open[: len(self._held)]:
-            self._block = None  # the message is ordinary text
+            self._block = None  # the text is an ordinary message, not a call
             return
         first = 0 if block.is_part else n_open
         closes: tuple[str, ...] = (block.close,) if block.close else ()
@@ -266,8 +268,8 @@ class Reader:
         at, mark = first_mark(self._held, closes, True, max(n_open, self._looked))
         while mark:
             end = at + self._n_end(mark)
-            # If the previous mark was inside a value, and the value has not ended since, then this mark is
-            # inside the same value.
+            # The mark may lie inside a value. It does if the previous mark was inside a value that has not
+            # ended since.
             if not self._looked or block.syntax.value_end.search(self._held, self._looked, at + len(mark)):
                 calls = block.calls(
                     self._held[first : end if block.is_part and block.close else at], self._tools
@@ -288,7 +290,7 @@ class Reader:
         rest = self._held[first + n_read :].strip()
         if not found or block.needs_close or (block.close and rest):
             self._is_broken = True
-            self._take("answer", n_open)  # the text after the block's mark is ordinary text
+            self._take("answer", n_open)  # after an invalid call, the text of the block is ordinary text
         else:
             self._take("tag", first + n_read, found)
             self._is_broken = bool(rest)
@@ -354,12 +356,12 @@ class AnswerReader:
         self._marks = marks or {}
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._n_tokens = 0
-        self._n_before: int | None = None  # number of tokens before the first content or call
-        # Characters whose text is not yet in a chunk. An entry has "" (or the text of a control token),
-        # whether the character's token is an accepted draft, and the token's index.
+        self._n_before: int | None = None  # number of tokens before the first content or the first call
+        # Characters whose text is not yet in a chunk. An entry consists of "" (or the text of a control
+        # token), whether the character's token is an accepted draft, and the token's index.
         self._decoded: deque[tuple[str, bool, int]] = deque()
-        # Characters that `Reader` holds back. An entry has whether the token is an accepted draft, and the
-        # token's index.
+        # Characters that `Reader` holds back. An entry consists of whether the character's token is an
+        # accepted draft, and the token's index.
         self._origins: deque[tuple[bool, int]] = deque()
 
     @property
@@ -382,7 +384,7 @@ class AnswerReader:
             found += self._found(self._reader.finish(reason == "stop"))
         pieces = [one for one in found if isinstance(one, Piece)]
         events = list(self._events(found, reason is not None))
-        # The fields are copied here, because dataclasses.replace is too slow to run for each chunk.
+        # The fields are copied one by one, because dataclasses.replace is too slow to run for each chunk.
         head = (chunk.text, chunk.tokens, chunk.accepted, chunk.logprobs)
         return Chunk(*head, reason, chunk.timings, pieces, events)
 
@@ -408,7 +410,9 @@ class AnswerReader:
             text = "".join(one.text for one in run if isinstance(one, Piece))
             if is_thinking is not None:
                 yield "thinking" if is_thinking else "content", text
-        if is_last and all(kind == "thinking" for kind, _ in self.blocks):  # some clients read no other block
+        # An answer that is only a thought gets an empty content block, because some clients read no other
+        # block.
+        if is_last and all(kind == "thinking" for kind, _ in self.blocks):
             yield "content", ""
 
     def _decode(self, tokens: Sequence[int], accepted: Sequence[bool]) -> None:

@@ -26,8 +26,8 @@ CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\n' ~ m.content ~ '<|im_end|>\n' }}{% endfor %}"
     "{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
 )
-# The pattern looks for `end`, because every block in Go's language has an end. The pattern ignores the words
-# `block`, `range` and `with`, because a Jinja template may have variables with these names.
+# The pattern looks for `end`, because every block of a Go template has an end. The pattern does not look for
+# `block`, `range` and `with`, because a Jinja template may use these words as variables.
 _GO_MARK = re.compile(r"\{\{-?\s*(?:[.$]|/\*|end\s*-?\}\}|template\s+[\"`])")
 _JINJA_NAMES = (
     "messages message bos_token eos_token add_generation_prompt system_message raise_exception tools loop"

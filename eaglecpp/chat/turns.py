@@ -132,7 +132,7 @@ def _paired(messages: Sequence[Message]) -> list[Message]:
         if message.tool_calls:
             calls = []
             for call in message.tool_calls:
-                # The id contains the name, because Kimi K2's template prints only the id.
+                # The id contains the tool's name, because Kimi K2's template prints the id without the name.
                 calls.append(call if call.id else replace(call, id=f"functions.{call.name}:{n_calls}"))
                 n_calls += 1
             message, open_calls = replace(message, tool_calls=tuple(calls)), calls

@@ -19,7 +19,8 @@ import click
 
 from eaglecpp.errors import EagleError
 
-# name: ("module:command", one-line help). The commands are in the order in which a new user needs them.
+# Each command by its name, with "module:command" and a one-line help. The commands are listed in the order in
+# which a new user needs them.
 COMMANDS = {
     "run": ("eaglecpp.cli.run:run", "Chat with a model, or ask it one question."),
     "pull": ("eaglecpp.cli.stored:pull", "Download a model, and its drafter, by name."),
@@ -53,7 +54,7 @@ class LazyGroup(click.Group):
     """A click group whose subcommands are listed in `COMMANDS` and imported at their first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS]  # brackets, because `list` is the name of a module in this package
+        return [*COMMANDS]  # the name `list` is taken by a module of this package
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         name = "list" if cmd_name == "ls" else cmd_name
@@ -131,7 +132,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return _reader_left()
-    except SystemExit as error:  # click has already answered a broken pipe, without a message
+    except SystemExit as error:  # click ends the program on a broken pipe, without a message
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except Exception as error:
         return _report(error, "--debug" in (sys.argv if args is None else args))
@@ -144,7 +145,7 @@ def _open_closed_streams() -> None:
 
     Output to a closed stream is lost, which is not an error.
     """
-    # a newly opened stream gets the lowest free descriptor
+    # The operating system gives a newly opened stream the lowest free descriptor.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115, PTH123 - stays open
@@ -156,7 +157,8 @@ def _report(error: Exception, debug: bool) -> int:
     """Prints an error in one line, and returns the exit code."""
     from eaglecpp.cli.terminal import note
 
-    if debug:  # the traceback contains the error's message, which may quote an untrusted file
+    # The traceback is cleaned, because it contains the error's message, which may quote an untrusted file.
+    if debug:
         note("".join(traceback.format_exception(error)).rstrip("\n"))
     text, code = message(error)
     note(f"error: {text}")
@@ -184,7 +186,7 @@ def message(error: Exception) -> tuple[str, int]:
         from eaglecpp.cli.options import in_flags
         from eaglecpp.modelfile.syntax import ModelfileError
 
-        # a Modelfile's error quotes that file, so option names in the error must stay as they are
+        # Errors of a Modelfile quote the Modelfile, so their option names stay unchanged.
         return str(error) if isinstance(error, ModelfileError) else in_flags(str(error)), 1
     return f"internal error: {error!r}; `eaglecpp --debug ...` shows where", 1
 

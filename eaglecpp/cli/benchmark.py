@@ -147,7 +147,7 @@ def _strategies(engine: Any, asked: Sequence[str], usual: Sequence[str]) -> list
     if not engine.has_draft:
         note("no drafter: target-only decoding only")
         return ["off"]
-    n_heads = (engine.draft_info or {}).get("n_heads", 1)  # each head drafts one token
+    n_heads = (engine.draft_info or {}).get("n_heads", 1)  # each prediction head drafts one token
     unable = "tree" if engine.chains_only or n_heads > 1 else ""
     possible = [one for one in map(Strategy.parse, usual) if one.kind != unable]
     return [str(one) for one in possible if n_heads == 1 or one.depth <= n_heads]

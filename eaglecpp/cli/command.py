@@ -24,7 +24,7 @@ class _Option(click.Option):
     def __init__(self, *args: Any, heading: str = "Options", **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.heading = heading
-        if isinstance(self.type, click.IntRange | click.FloatRange):  # errors show the range
+        if isinstance(self.type, click.IntRange | click.FloatRange):  # click's errors already show the range
             self.type.name = "whole number" if isinstance(self.type, click.IntRange) else "number"
             self.metavar = self.metavar or "N"
 

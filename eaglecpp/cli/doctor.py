@@ -70,7 +70,8 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measu
     from eaglecpp.engine import exactness
 
     options = options | {"exact": "off"}
-    with Bars() as bars:  # opening looks up drafters, whose downloads the report suggests
+    # Opening an engine looks up drafters, and the report suggests downloading these drafters.
+    with Bars() as bars:
         engine = open_engine(
             model, draft, None, options, choose_context=True, find=partial(fetch, report=bars)
         )
@@ -139,7 +140,7 @@ def native_facts() -> dict[str, Any]:
     """Returns versions, devices and CPU from the extension. `errors` in the result: messages of llama.cpp
     about devices that llama.cpp cannot use. Raises `VersionError` if the extension does not load.
     """
-    from eaglecpp import lowlevel  # imported first, because llama_cpp may be broken
+    from eaglecpp import lowlevel  # eaglecpp.lowlevel is imported first, because llama_cpp may be broken
 
     system = lowlevel.system_info()
     import psutil
@@ -147,8 +148,7 @@ def native_facts() -> dict[str, Any]:
 
     from eaglecpp.opening.context import free_memory
 
-    # Inside a container, llama.cpp reports the CPU's whole memory as free, and psutil reports the host's
-    # memory.
+    # In a container, llama.cpp reports the CPU's whole memory as free, and psutil reports the host's memory.
     total = psutil.virtual_memory().total
     features = llama_print_system_info().decode("utf-8").split("|")
     return {

@@ -72,7 +72,7 @@ def drafters(target: str | None, as_json: bool) -> None:
     chosen = first_runnable(matches)
     if chosen is not None and own is None:
         note(f"--draft auto uses {chosen.why}")
-    # the text names a model and is not a word to search for
+    # With a colon, the text names a model and is not a word to search for.
     elif not matches and own is None and ":" in (target or ""):
         note(f"{none} itself; these have it in their names")
 
@@ -87,10 +87,10 @@ def _matches(target: str) -> tuple[Path | None, str, list[KnownDrafter], Facts |
     try:
         model = find_target(target)
         facts = read_facts([model.target])
-    except EagleError:  # if the model has no file on this machine, only its name is known
+    except EagleError:  # without a file on this machine, only the model's name is known
         names = [target]
         with contextlib.suppress(EagleError):
-            names.append(str(read_name(target)))  # the model's name, including the tag
+            names.append(str(read_name(target)))  # the full name of the model, including the tag
         return None, "", find_drafters(names), None
     own, whose = model.draft, "has a drafter of its own, which is used"
     if own is None and (original := Stores.open().original_of(model.target)) is not None:

@@ -14,11 +14,12 @@ from eaglecpp.results import PlanReason, Timings
 if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
 
-# Minimum number of tokens for a speed. The first token comes with the prompt, and the speed of one or two
-# further tokens is noise.
+# Minimum number of tokens for reporting a speed. The first token comes with the prompt, and the speed of one
+# or two further tokens is noise.
 _ENOUGH = 4
-_SAYS_SOMETHING = 16  # minimum number of tokens for a speed-up; fewer tokens give noise
-_ENOUGH_TO_JUDGE = 32  # minimum number of tokens to judge the drafter
+# minimum number of tokens for reporting a speed-up; the speed-up of fewer tokens is noise
+_SAYS_SOMETHING = 16
+_ENOUGH_TO_JUDGE = 32  # minimum number of tokens for judging the drafter
 
 
 def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None) -> str:
@@ -34,7 +35,8 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
     elif not stats.draft_n and not has_draft:
         parts.append("no drafter")
     elif not stats.draft_n:
-        strategy = stats.plan.get("strategy")  # even a fixed strategy cannot draft for an answer of one token
+        # An answer of one token has no drafts, even with a fixed strategy.
+        strategy = stats.plan.get("strategy")
         if strategy in ("off", "auto"):
             parts.append("drafting off" if strategy == "off" else not_drafted(stats.plan))
     elif speedup is not None and stats.predicted_n >= _SAYS_SOMETHING:

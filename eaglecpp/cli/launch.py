@@ -30,12 +30,12 @@ from eaglecpp.cli.terminal import note, write
 from eaglecpp.conversations.served import ServerRefusedError, ask
 from eaglecpp.server.announced import find_server
 
-N_CTX = 32_768  # context length in tokens; Claude Code's system prompt alone takes 20,000
+N_CTX = 32_768  # Context length in tokens. The system prompt of Claude Code takes 20,000 tokens.
 _CLAUDE_RESERVES = 13_000
-# Milliseconds that Claude Code waits for a first token. Claude Code's default of 5 minutes is too short for a
+# Milliseconds for which Claude Code waits for the first token. Its default of 5 minutes is too short for a
 # busy CPU.
 _CLAUDE_WAITS_MS = "3600000"
-_STARTS_S = 600.0  # seconds until a server must have started; it may have to download a model first
+_STARTS_S = 600.0  # Seconds within which a server must start. The server may have to download a model first.
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _claude(address: str, key: str, model: str, n_ctx: int) -> Setup:
         {
             "ANTHROPIC_BASE_URL": address,
             "ANTHROPIC_AUTH_TOKEN": key,
-            "ANTHROPIC_API_KEY": "",  # empty, because Claude Code would prefer the user's key
+            "ANTHROPIC_API_KEY": "",  # Claude Code prefers a key in this variable, so the variable is emptied
             **dict.fromkeys(tiers, model),
             "CLAUDE_CODE_MAX_CONTEXT_TOKENS": window,
             "CLAUDE_CODE_AUTO_COMPACT_WINDOW": window,
@@ -91,7 +91,8 @@ def _claude(address: str, key: str, model: str, n_ctx: int) -> Setup:
 
 def _codex(address: str, key: str, model: str, n_ctx: int) -> Setup:
     """Returns the setup of Codex. Source: openai/codex: docs/config.md."""
-    text = partial(json.dumps, ensure_ascii=False)  # TOML has no surrogate pairs
+    # JSON escapes such as "\ud83d\ude00" are surrogate pairs, which TOML does not allow.
+    text = partial(json.dumps, ensure_ascii=False)
     config = f"""\
 model = {text(model)}
 model_provider = "eaglecpp"
@@ -178,7 +179,7 @@ def _run(words: list[str], environment: dict[str, str]) -> int:
     """Runs an agent and returns the agent's exit code. Ctrl+C does not end this process, only the agent's
     current answer.
     """
-    # a handler is set instead of SIG_IGN, because the agent would inherit SIG_IGN
+    # The signal gets a handler instead of SIG_IGN, because the agent's process would inherit SIG_IGN.
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         code = subprocess.run(words, env=environment, check=False).returncode

@@ -22,7 +22,7 @@ from eaglecpp.store.progress import Bars
 if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
 
-# Number of prompt tokens per batch in `run`. Ctrl+C and the progress display only take effect after a batch.
+# Number of prompt tokens per batch in `run`. Ctrl+C and the progress display take effect after each batch.
 # Longer batches are not faster, because a compute graph takes 512 tokens.
 _N_BATCH = 512
 _MAX_REPEATS = 4.0
@@ -64,7 +64,7 @@ def open_engine(
     from eaglecpp.engine.engine import Engine
 
     has_text = options.get("text_drafts") == "on"
-    # if the drafter is missing, this raises an error before the target is loaded
+    # A missing drafter raises an error here, before the target is loaded.
     if draft is None and not has_text and target.endswith(".gguf"):
         needs_draft(strategy, False)
     draft = None if strategy is not None and strategy.kind == "off" else draft

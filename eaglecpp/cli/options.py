@@ -36,7 +36,7 @@ AUTOMATIC_CONTEXT = {
     "n_ctx": "context length in tokens; 0 = as long as model and memory allow; -1 = the model's own"
 }
 """Help of -c for commands in which `eaglecpp.opening.context` chooses the length."""
-MAX_INPUT = 64_000_000  # maximum bytes of an input file; a longer text would not fit into any context
+MAX_INPUT = 64_000_000  # Maximum bytes of an input file. No context is long enough for a longer text.
 
 
 _FLAGS = {"draft": "--draft", "strategy": "--strategy"} | {
@@ -45,8 +45,8 @@ _FLAGS = {"draft": "--draft", "strategy": "--strategy"} | {
     for one in describe(cls)
     if one.flags
 }
-# Field names with an underscore are replaced anywhere in a message. A field name that is an ordinary word is
-# only replaced at the beginning of a message.
+# A field name with an underscore is replaced anywhere in a message. Other field names are ordinary words, so
+# they are replaced only at the beginning of a message.
 _LONG, _ANY = "|".join(name for name in _FLAGS if "_" in name), "|".join(_FLAGS)
 _FIELD = re.compile(rf"(?<![\w/.-])(?:{_LONG})(?![\w/.-])|^(?:{_ANY})(?=:| ['0-9])")
 

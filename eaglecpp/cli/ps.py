@@ -75,7 +75,8 @@ def _ask(address: str, api_key: str, path: str, body: Any = None) -> dict[str, A
     """Sends a request to a server, and returns the server's reply, or None if no server is running. Raises
     click.ClickException for an error.
     """
-    # A POST has no time limit, because a server only unloads a model after the model's running answers.
+    # A POST request has no time limit, because a server unloads a model only after the model's running
+    # answers have ended.
     method, key, patience = ("GET", "models", _PATIENCE_S) if body is None else ("POST", "done", None)
     try:
         reply = ask(address, method, f"/api/{path}", body, api_key, patience)

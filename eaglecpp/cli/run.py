@@ -163,9 +163,10 @@ def run(
     answer that and exit. If `eaglecpp serve` runs on this machine, it gives the answers.
     """
     folder = ChatFolder(data_dir() / "chats")
-    if model_named is not None:  # with -m or -hf, the first word is part of the prompt
+    if model_named is not None:  # with -m or -hf, the first word belongs to the prompt
         model, prompt = model_named, (*(() if model is None else (model,)), *prompt)
-    elif model is not None and " " in model.strip() and not exists(Path(model)):  # model names have no blanks
+    # The name of a model contains no blank.
+    elif model is not None and " " in model.strip() and not exists(Path(model)):
         if not asked.resume:
             raise click.UsageError(f"no model is named; write: eaglecpp run smollm2 {shlex.quote(model)}")
         prompt = (model, *prompt)
@@ -266,10 +267,10 @@ def _answer(chat: Chat, text: str, words: tuple[str, ...], asked: RunOptions) ->
     """Answers one question. words: the words of the question on the command line."""
     chat.say_notices()
     typed = " ".join(words)
-    if typed and text.endswith(typed):  # pictures are looked up only in typed text, not in piped input
+    if typed and text.endswith(typed):  # Only the typed text may name pictures. The piped input may not.
         text = text.removesuffix(typed) + with_pictures(chat, typed, words)
-    # The verdict is not printed after a single answer, because a script would get it with every answer. A
-    # chat prints the verdict after the first answer.
+    # The verdict is not printed after a single answer, because scripts would get it with every answer. A chat
+    # prints the verdict after its first answer.
     if not asked.verbose:
         chat.judged.add(chat.model.source.label)
     completion = chat.reply(partial(chat.session.stream, text), show_stats=not asked.as_json)

@@ -100,7 +100,7 @@ def serve(
     served = (
         f"eaglecpp serves {address} (Ollama's API; OpenAI's and Anthropic's at {address}/v1; a chat page)"
     )
-    # uvicorn raises the same signal again after its shutdown
+    # uvicorn raises the same signal again when it has shut down.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with announced(address):

@@ -77,7 +77,7 @@ def inspect(model: str, as_json: bool) -> None:
 
 
 def _show_file(path: Path, as_json: bool) -> None:
-    # imported only here, because a stored model can be described without the libraries that read files
+    # The import is here, because a stored model can be described without the libraries that read files.
     from eaglecpp.convert import facts_text, inspect_file
 
     facts = inspect_file(path)
@@ -89,7 +89,7 @@ def _show_file(path: Path, as_json: bool) -> None:
 
 def _show(model: StoredModel, part: str | None, as_json: bool) -> None:
     modelfile = model.modelfile()
-    if as_json:  # the same output as /api/show, plus the plan by which `run` would open the model
+    if as_json:  # the output is the same as that of /api/show, plus the plan that `run` would follow
         heads = head_facts(model)
         opening = None if heads[0] is None else _plan(model).as_dict()
         write_json(everything(model, heads, template_in_use(model, heads[0])) | {"opening": opening})
@@ -136,7 +136,8 @@ def _overview(model: StoredModel, modelfile: Modelfile) -> str:
         "Model": model_rows(facts, model) if facts else (),
         "Capabilities": [[word] for word in capabilities(model, facts)] if facts else (),
         "Draft": _draft_rows(model, draft) if draft else (),
-        # the number of conversations that `--learn` recorded, and the drafter that was trained on them
+        # Number of conversations that `--learn` recorded, and the drafter that was trained on these
+        # conversations.
         "Learning": Learning.of(model.target_files()[0]).rows(stock) if stock else (),
         "Template": [[template.describe()]] if template else (),
         "Opened with": _plan(model).rows() if template else (),

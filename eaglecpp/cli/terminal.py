@@ -29,7 +29,8 @@ import click
 from eaglecpp.human import counted, visible
 from eaglecpp.results import AnswerStream, Chunk
 
-_SHORT_PROMPT = 256  # number of tokens; a prompt up to this length is read so fast that no progress is shown
+# Maximum number of tokens of a short prompt. A short prompt is read so fast that no progress is shown.
+_SHORT_PROMPT = 256
 
 
 def write(text: str, *, styled: bool = False) -> None:
@@ -70,7 +71,7 @@ def _broken(line: str, width: int, indent: int) -> str:
     out, column = "", 0
     for blanks, word in re.findall(r"(\s*)((?:`[^`]*`|\S)+)", line):
         if column + len(blanks) + len(word) > width and column > 0 and len(word) <= width:
-            blanks = " " * min(indent, width - len(word))  # a smaller indent, so that a path is not broken
+            blanks = " " * min(indent, width - len(word))  # a smaller indent keeps a path in one line
             out += "\n"
             column = 0
         out += blanks + word
@@ -120,7 +121,7 @@ def silent_keys(*, by_key: bool = False) -> Iterator[None]:
 
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
-    # without NOFLSH, Ctrl+C makes the terminal's driver discard pending output
+    # Without NOFLSH, the terminal's driver would discard pending output at Ctrl+C.
     silent = [*before[:3], before[3] & ~termios.ECHO | termios.NOFLSH, *before[4:]]
     if by_key:
         silent[0] &= ~termios.ICRNL
@@ -216,7 +217,8 @@ def show_progress(text: str) -> None:
 
 _GAP = "    "
 _UNITS = [(1, "second"), (60, "minute"), (3600, "hour"), (86400, "day"), (604800, "week"), (2592000, "month")]
-_NARROWEST = 24  # minimum columns of the last column; if fewer would be left, its text continues at the left
+# Minimum width of the last column. In narrower terminals, the column's text continues at the left.
+_NARROWEST = 24
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

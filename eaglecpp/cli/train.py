@@ -54,7 +54,8 @@ def train(as_json: bool, **options: Any) -> None:
     except InvalidValueError as error:
         raise click.UsageError(str(error)) from None
     with Display() as display:
-        display.on_work("starting", 0, 1)  # the display starts before importing PyTorch, which takes seconds
+        # The display starts before PyTorch is imported, because the import takes seconds.
+        display.on_work("starting", 0, 1)
         from eaglecpp.train.run import train as run
 
         try:

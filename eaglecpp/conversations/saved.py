@@ -142,7 +142,8 @@ class ChatFolder:
 
     def find(self, id: str) -> SavedChat | None:
         """Returns the conversation with that id, or None. Raises SavedChatError."""
-        # The id comes from the user, so it is compared with file names and never becomes part of a path.
+        # The id comes from the user. So it is only compared with file names, and never becomes part of a
+        # path.
         return next((read_chat(path) for path in self.directory.glob("*.json") if path.stem == id), None)
 
     def chats(self, text: str = "") -> Iterator[SavedChat]:

@@ -35,10 +35,10 @@ _FACTS_S = 30.0
 _TCP = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 120_000}
 _TCP_HERE = [(socket.IPPROTO_TCP, getattr(socket, n), i) for n, i in _TCP.items() if hasattr(socket, n)]
 _KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *_TCP_HERE]
-_MAX_BYTES = 1 << 26  # maximum bytes of a line of an answer, or of a model's description
+_MAX_BYTES = 1 << 26  # maximum bytes of one line of an answer, and of a model's description
 _MALFORMED = (AttributeError, TypeError, ValueError, ArithmeticError, RecursionError)
 _NO_THINKING = "does not support thinking"
-_FIGURES = vars(Timings())  # counters by name in JSON, with their default values
+_FIGURES = vars(Timings())  # names of the counters in JSON, with their default values
 _SAMPLING = {option.name for option in describe(SamplingOptions)}
 
 
@@ -102,7 +102,8 @@ def request(
     url = urlsplit(address)
     proxies = {} if _is_here(address) or proxy_bypass(url.hostname or "") else getproxies()
     own = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
-    limits = httpx.Limits(max_keepalive_connections=0)  # so that closing the response closes the connection
+    # without kept connections, closing the response closes its connection
+    limits = httpx.Limits(max_keepalive_connections=0)
     try:
         transport = httpx.HTTPTransport(
             verify=url.scheme == "https",
@@ -202,7 +203,8 @@ class ServerAnswers:
         try:
             return ServedAnswer(request(self.address, "POST", "/api/chat", body, self.api_key))
         except ServerRefusedError as error:
-            if body["think"] and _NO_THINKING in str(error):  # without thinking, `think` has no effect
+            # the model cannot think, so the request is sent again without `think`
+            if body["think"] and _NO_THINKING in str(error):
                 return self(conversation, {**options, "think": None})
             raise
 
@@ -232,7 +234,7 @@ class ServerAnswers:
         return files, bool(facts.get("draft_info")), "vision" in (facts.get("capabilities") or ())
 
     def _body(self, conversation: Conversation, options: Mapping[str, Any]) -> dict[str, Any]:
-        # The system prompt is sent even if it is empty, to override the model's own.
+        # Even an empty system prompt is sent, because it overrides the model's own system prompt.
         head = {"role": "system", "content": conversation.system}
         schema, strategy = options.get("json_schema", ""), options.get("strategy")
         return {

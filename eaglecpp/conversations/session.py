@@ -70,8 +70,8 @@ class ChatSession:
             saved.continue_in(self._conversation)
         if system is not None:
             self._conversation.system = system
-        # The answer that is not in the history yet: its stream, and the state of the conversation before its
-        # question. The reference to the stream is weak, so that a stream without other references ends.
+        # The running answer, which is not in the history yet: its stream, and the state of the conversation
+        # before its question. The reference is weak, so that a stream ends if the caller drops it.
         self._running: tuple[ref[AnswerStream], ConversationState] | None = None
         self._answer: Completion | None = None
 

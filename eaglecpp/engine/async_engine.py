@@ -61,7 +61,8 @@ T = TypeVar("T")
 Lane = Literal["short", "long", "images"]
 """Kind of preparation that a request needs. A preparation waits only for preparations of the same kind."""
 _N_PREPARED: Mapping[Lane, int] = {"short": 2, "long": 1, "images": 1}
-_EMBEDDED_TEXTS, _EMBEDDED_CHARS = 64, 1 << 13  # maximum texts and characters per turn of a request
+# maximum number of texts and characters that one request embeds in one turn
+_EMBEDDED_TEXTS, _EMBEDDED_CHARS = 64, 1 << 13
 _log = logging.getLogger("eaglecpp.async")
 
 
@@ -192,7 +193,7 @@ class AsyncEngine:
         """The error that broke this engine; None if the engine works."""
         return self._scheduler.broken
 
-    # Generating text
+    # Methods that generate text
 
     def resolve(self, request: GenerationRequest) -> ResolvedRequest:
         """Checks a request and prepares its prompt, its grammar and its sampler, which is the slow part.
@@ -294,7 +295,7 @@ class AsyncEngine:
                         f"{n_values_max} values in all; send fewer at a time"
                     )
         finally:
-            finished.set()  # if the caller is cancelled, the work stops at the next step
+            finished.set()  # if the caller is cancelled, the embedding stops at the next step
             self._n_embedding -= 1
         return vectors
 
@@ -390,14 +391,15 @@ class AsyncEngine:
         self._closing = "now"
         self._scheduler.wake()
 
-    # The engine's thread
+    # Methods that run in the engine's thread
 
     def _run(self, engine: Engine | Callable[[], Engine]) -> None:
         cancel_when(lambda: self._closing == "now")
         try:
             self._engine = engine if isinstance(engine, Engine) else engine()
             shared = self._engine.shared
-            shared.native.waits = True  # calls from other threads wait, so that no round fails
+            # calls from other threads wait for the running round, so the round cannot fail
+            shared.native.waits = True
             sequences = [NativeSequence(shared.native) for _ in range(self._engine.n_free)]
             self._engine.sequences.update(sequences)
             self._scheduler.open(shared, sequences)
@@ -406,13 +408,13 @@ class AsyncEngine:
             is_cancelled = isinstance(error, asyncio.CancelledError)
             closed = InvalidStateError("this engine was closed while it was loading")
             self._opened.set_exception(closed if is_cancelled else error)
-            self._end_all()  # queued calls then fail, because the engine is closed
+            self._end_all()  # the queued calls raise an error, because the engine is closed
             return
         self._opened.set_result(None)
         try:
             while self._turn():
                 pass
-        except BaseException as error:  # callers must not wait forever, even after a bug here
+        except BaseException as error:  # even a bug in this thread must not let callers wait forever
             _log.exception("the engine's thread failed")
             self._scheduler.broken = EngineBrokenError(f"the engine has failed: {error!r}")
         finally:
@@ -455,7 +457,7 @@ class AsyncEngine:
             calls, self._calls = list(self._calls), deque()
         send(self._scheduler.end(rest, self._scheduler.broken or CancelledGenerationError()))
         engine, self._engine = self._engine, None
-        for call in calls:  # the engine is closed, so each call raises in its caller
+        for call in calls:  # each call raises an error in its caller, because the engine is closed
             call()
         if engine is not None:
             with contextlib.suppress(EagleError):
@@ -464,7 +466,8 @@ class AsyncEngine:
 
 _EXIT_S = 120.0  # maximum seconds for which Python's exit waits for running rounds
 
-# Python's exit closes the engines that are still open. Closing an engine saves its planner's measurements.
+# Engines that are still open when Python exits. Python's exit closes these engines, which saves their
+# planners' measurements.
 _started: weakref.WeakSet[AsyncEngine] = weakref.WeakSet()
 
 

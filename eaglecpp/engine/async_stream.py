@@ -56,7 +56,8 @@ class AsyncStream(AsyncIterator[Chunk]):
         """
         if not self._is_over:
             try:
-                async with asyncio.timeout(timeout):  # wait_for may lose a cancellation in Python 3.11
+                # asyncio.wait_for may lose a cancellation in Python 3.11
+                async with asyncio.timeout(timeout):
                     await self._task.taken_up.wait()
             except TimeoutError:
                 return False
@@ -131,7 +132,7 @@ def send(events: Sequence[tuple[Generation, Update]]) -> None:
     of_tasks = [(task, event) for task, event in events if isinstance(task, AsyncGeneration)]
     for loop in {task.loop for task, _ in of_tasks}:
         own = [(task, event) for task, event in of_tasks if task.loop is loop]
-        with contextlib.suppress(RuntimeError):  # a closed event loop has no tasks that read
+        with contextlib.suppress(RuntimeError):  # a closed event loop has no tasks that wait for chunks
             loop.call_soon_threadsafe(_put, own)
 
 

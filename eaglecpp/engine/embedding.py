@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_CHARS_PER_TOKEN = 16  # long texts: characters to tokenize first, per token of the context
-_SPARE_TOKENS = 64  # tokens before a cut; they may differ from the tokens of the whole text
-_COUNTED_CHARS = 1 << 20  # error messages count the tokens of texts up to this length
+_CHARS_PER_TOKEN = 16  # characters of a long text that are tokenized first, per token of the context
+_SPARE_TOKENS = 64  # number of tokens to read beyond the maximum, because the cut may change the last tokens
+_COUNTED_CHARS = 1 << 20  # maximum characters of a text whose tokens are counted for an error message
 _NO_LOCK: AbstractContextManager[Any] = contextlib.nullcontext()
 
 
@@ -48,7 +48,7 @@ class Embedder:
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
         self._embedder: core.Embedder | None = None
-        self._asked = ""  # the pooling with which the embedder was opened
+        self._asked = ""  # pooling with which the embedder was opened
 
     def close(self) -> None:
         """Frees the embedder's context."""
@@ -74,7 +74,7 @@ class Embedder:
         request's texts before this list, for error messages; lock: lock to hold during each step; is_over:
         function that returns True once the vectors are no longer needed.
         """
-        import numpy as np  # imported here: the import takes 0.1 s, and `eaglecpp run` needs no numpy
+        import numpy as np  # the import is here, because it takes 0.1 s and `eaglecpp run` needs no numpy
 
         if isinstance(texts, str | bytes) or not isinstance(texts, Sequence):
             raise InvalidTypeError(f"expected a list of texts, found {type(texts).__name__}")

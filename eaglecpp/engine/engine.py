@@ -60,9 +60,10 @@ class Engine(Talking):
         self.model, self.sampling = plan.model_options(), plan.sampling_options()
         self.strategy: Strategy = plan.strategy.value
         self.timings = Timings()
-        self.sequences: WeakSet[NativeSequence] = WeakSet()  # a collected session counts as closed
+        # a weak set, because a garbage-collected session counts as closed
+        self.sequences: WeakSet[NativeSequence] = WeakSet()
         self._main: Session | None = None
-        self._opening = threading.Lock()  # guards `default_session`, which several threads may call
+        self._opening = threading.Lock()  # guards `default_session`, because several threads may call it
         self._cache: PlannerCache | None = None
         self.gains = Gains()
         self._native, self.shared = load(plan, count=self._count, keep=self._keep)
@@ -102,7 +103,7 @@ class Engine(Talking):
             _log.warning("%s", notice)
         return cls(plan)
 
-    # Generating text. `Talking` has the methods for the default conversation.
+    # Methods that generate text. `Talking` has the methods for the default conversation.
 
     def generate_many(
         self, prompts: Sequence[Prompt | MessageList], **options: Unpack[ChatKeywords]
@@ -146,7 +147,7 @@ class Engine(Talking):
         Raises `UnsupportedError` for a reranker, `ValueError` for an empty text or invalid dimensions,
         `OutOfMemoryError`.
         """
-        # A list of integers is the token ids of one text. An empty list means no texts.
+        # A list of integers is one text, given as token ids. An empty list contains no texts.
         if isinstance(texts, list | tuple) and not (texts and hasattr(texts[0], "__index__")):
             return self.embedder.embed(texts, **options)
         return self.embedder.embed([cast("Prompt", texts)], **options)[0]
@@ -165,7 +166,7 @@ class Engine(Talking):
         self.sequences.add(session.slot)
         return session
 
-    # Text and tokens
+    # Methods for text and tokens
 
     def tokenize(self, text: str | bytes, *, add_bos: bool = True, special: bool = True) -> list[int]:
         """Returns the token ids of `text`. `add_bos`: add a BOS token if the model wants a BOS token and the
@@ -209,7 +210,7 @@ class Engine(Talking):
         options = {"template": template, "tools": tools, "think": think}
         return self.shared.resolve(GenerationRequest.of(options, messages=messages)).prompt.tokens
 
-    # Facts
+    # Facts about the engine and its models
 
     def __repr__(self) -> str:
         if self.closed:
@@ -313,7 +314,7 @@ class Engine(Talking):
         """
         return self._native.get()
 
-    # Closing, and helpers
+    # Closing the engine, and private methods
 
     def close(self) -> None:
         """Frees weights and caches. A second call does nothing. Any other use of a closed engine raises
@@ -332,7 +333,7 @@ class Engine(Talking):
         self._main = None
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # the engine is incomplete if opening failed
+        with contextlib.suppress(Exception):  # a failed constructor leaves an incomplete engine
             self.close()
 
     def resolve(self, strategy: Strategy) -> tuple[Strategy, str]:

@@ -17,8 +17,8 @@ from msgspec import Meta
 
 from eaglecpp.results import Timings
 
-_N_MAX = 64  # maximum number of answers to save
-_N_ENOUGH = 32  # minimum tokens of the answers together; fewer tokens say little about the drafter
+_N_MAX = 64  # maximum number of saved answers
+_N_ENOUGH = 32  # minimum number of tokens in all saved answers; fewer tokens say little about the drafter
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def _check(what: str, of: str, found: int, n_max: int) -> None:
 
 # --- JSON schemas ---------------------------------------------------------------------------------------
 
-_OF_TYPE = {  # keys that imply this type in a schema without a type, as in llama.cpp
+_OF_TYPE = {  # As in llama.cpp, these keys imply the type of a schema without a type
     "object": {"properties", "additionalProperties", "required"},
     "array": {"items", "prefixItems", "minItems", "maxItems"},
     "string": {"pattern", "format", "minLength", "maxLength"},
@@ -153,7 +153,7 @@ class _Schema:
         if not isinstance(schema, dict):
             return 1
         if id(schema) not in self._n_ways:
-            self._n_ways[id(schema)] = 1  # ends the recursion of a schema that refers to itself
+            self._n_ways[id(schema)] = 1  # a schema that refers to itself ends the recursion here
             n = self._ways(referred(self._root, schema.get("$ref")))
             for key in _COMBINED:
                 parts = schema.get(key)
@@ -312,8 +312,8 @@ class _Gbnf:
         unknown = [name for name in self._names if name not in self._defined]
         if unknown:
             raise GrammarError(f"the grammar has no rule {unknown[0][:60]!r}")
-        # The rule `root` only refers to `main`, because llguidance turns a grammar without recursion inside
-        # another rule into one regular expression.
+        # If a rule refers to a grammar without recursion, llguidance turns this grammar into one regular
+        # expression. So the rule `root` only refers to the rule `main`.
         return "root ::= main\n" + "".join(out)
 
     def _wrong(self, at: int, expected: str) -> GrammarError:

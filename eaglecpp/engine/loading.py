@@ -60,7 +60,8 @@ def load(
         )
         shared.prompts = PromptCache.of_engine(native.get(), plan, drafting)
         if model.mmproj:
-            n_threads = options.n_threads or core.system_info()["n_cores"]  # llama.cpp takes 0 for 4 threads
+            # llama.cpp would use 4 threads for the number 0
+            n_threads = options.n_threads or core.system_info()["n_cores"]
             vocabulary.projector = Projector(
                 native, Path(model.mmproj), plan.target, n_threads, gpu=model.n_gpu_layers != 0
             )

@@ -23,7 +23,9 @@ from eaglecpp.log import drain
 from eaglecpp.threads import check_wanted
 
 _log = logging.getLogger("eaglecpp.engine")
-_LOST_S = 1.0  # seconds between two checks of a waiting thread; Ctrl+C may lose a notification
+# Seconds between two checks of a waiting thread. The checks are needed because Ctrl+C may lose a
+# notification.
+_LOST_S = 1.0
 
 
 @contextlib.contextmanager
@@ -58,9 +60,9 @@ class NativeEngine:
         self._holder: dict[str, int] = {}  # {"thread": ident} while a thread has exclusive use
         self._outer: Callable[[], _Hold | None] = lambda: None
         self._left = threading.Event()
-        self.released: list[int] = []  # numbers of open sequences without an owner
-        # This function is called with a sequence's number before the engine's first answer with a grammar. It
-        # is None after this call, and if the engine drafts answers without a grammar too.
+        self.released: list[int] = []  # numbers of open sequences that no longer have an owner
+        # Function to call with a sequence's number before the engine's first answer with a grammar. It is
+        # None after this call. It is also None if the engine drafts answers without a grammar.
         self.before_forms: Callable[[int], None] | None = None
         try:
             with checks_arguments():
@@ -105,9 +107,9 @@ class NativeEngine:
                     "the engine is in use by another thread; an engine can be used by one thread at a time"
                 )
             self._left.clear()
-            if self._holder:  # empty if the other call ended before `clear`
+            if self._holder:  # `_holder` is empty if the other call ended before `clear`
                 self._left.wait(_LOST_S)
-        outer = self._outer()  # None if the outer call was interrupted
+        outer = self._outer()  # `_outer` returns None if the outer call was interrupted
         if outer is not None and outer.thread == me:
             yield self.get()
             return
@@ -132,7 +134,8 @@ class NativeEngine:
         remaining sequences.
         """
         while self.released:
-            with contextlib.suppress(ValueError):  # the sequence was closed before an interruption
+            # an interruption may come after a sequence was closed and before it was removed from the list
+            with contextlib.suppress(ValueError):
                 native.close_sequence(self.released[-1])
             self.released.pop()
 
@@ -151,7 +154,7 @@ class NativeSequence:
     is closed or garbage collected. Raises `EngineBusyError` if another thread uses the engine.
     """
 
-    _closed = True  # True until the constructor has opened a sequence
+    _closed = True  # stays True until the constructor has opened a sequence
 
     def __init__(self, engine: NativeEngine) -> None:
         self._engine = engine
@@ -160,8 +163,8 @@ class NativeSequence:
         self._closed = False
         with engine.exclusive() as native:
             engine.close_released(native)
-            # The number is stored within a single C call, so a signal handler cannot raise between opening
-            # the sequence and storing its number.
+            # Opening the sequence and storing its number is a single C call. So a signal handler cannot raise
+            # an exception in between.
             self._numbers.extend(starmap(native.open_sequence, [()]))
 
     def __del__(self) -> None:
@@ -231,7 +234,7 @@ class NativeSequence:
         with self._exclusive() as native:
             try:
                 return native.restore(self.number, saved)
-            except ValueError as error:  # a state from a file may be invalid
+            except ValueError as error:  # the state may come from an invalid file
                 _log.info("a conversation could not be restored: %s", error)
                 return False
 

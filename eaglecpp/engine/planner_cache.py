@@ -31,8 +31,10 @@ from eaglecpp.options import TEXT, DraftOptions, ModelOptions, describe
 
 _log = logging.getLogger("eaglecpp.planner")
 _SAVE_EVERY = 60.0  # minimum seconds between two writes of the file
-_KEPT_S = 30 * 86400.0  # lifetime of a measurement; drivers may change while the key stays the same
-# Options that do not change the cost of a round, and options whose effect is in another part of the key.
+# Seconds after which a measurement expires. Drivers may change although the key stays the same.
+_KEPT_S = 30 * 86400.0
+# Options that are not in the key. They do not change the cost of a round, or their effect is in another part
+# of the key.
 _FREE = {
     "n_ctx", "n_batch", "n_sequences", "n_threads", "use_mmap", "use_mlock", "planner_cache", "n_draft_max",
     "exact", "text_drafts", "mmproj", "learn", "prompt_cache", "prompt_cache_bytes",
@@ -64,9 +66,9 @@ class PlannerCache:
         threads = f"n_threads={native.device_info()['n_threads']}"
         build = core.__file__ and fingerprint(Path(core.__file__))  # hash of the extension and its kernels
         self._key = f"{files} {machine()} build={build} {threads} {options_key(model, drafting)}"
-        # These options limit the size of a batch, which contains the drafts of all conversations and parts of
-        # prompts. The context length matters only below 1024 tokens, because fewer tokens can precede a
-        # batch.
+        # Options that limit the batch size. A batch contains the drafts of all conversations and parts of
+        # prompts. The context length matters only below 1024 tokens, because it then limits the tokens before
+        # a batch.
         self._batches = (
             f"n_draft_max={native.n_draft_max} n_sequences={model.n_sequences} "
             f"n_shared_rows={native.n_shared_rows} n_ctx={min(native.n_ctx, 1024)}"
@@ -125,7 +127,7 @@ class PlannerCache:
             if time.time() - self._path.stat().st_mtime > _KEPT_S:
                 return None
             learned = msgspec.json.decode(self._path.read_bytes(), type=_Learned)
-            # A file has no costs if its engine was closed before it decoded anything.
+            # If an engine was closed before it decoded anything, its file has no costs.
             if learned.key == self._key and "verify" in learned.costs and native.load_costs(learned.costs):
                 return learned
         if self._path.is_file():
@@ -135,7 +137,7 @@ class PlannerCache:
     def _drop_old(self) -> None:
         oldest = time.time() - _KEPT_S
         for path in self._path.parent.iterdir():
-            with contextlib.suppress(OSError):  # another process may have removed the file
+            with contextlib.suppress(OSError):  # another process may have removed the file already
                 if path.stat().st_mtime < oldest:
                     path.unlink()
 

@@ -27,7 +27,7 @@ from eaglecpp.engine.projector_worker import receive, send
 from eaglecpp.errors import InvalidValueError, MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.threads import check_wanted
 
-_MAX_S = 600.0  # maximum seconds for one image
+_MAX_S = 600.0  # maximum seconds for encoding one image
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Projector:
         self._target = target
         self._engine = engine
         self._lock = threading.Lock()
-        self._marker = f"<__media_{secrets.token_hex(8)}__>"  # random, so that no prompt contains the marker
+        self._marker = f"<__media_{secrets.token_hex(8)}__>"  # a random marker, so that no prompt contains it
         self._start = {
             "marker": self._marker, "mmproj": os.fspath(mmproj), "target": os.fspath(target),
             "n_threads": n_threads, "gpu": gpu,
@@ -117,7 +117,7 @@ class Projector:
         """Returns the ids of an image's embeddings. Raises CancelledError if no client waits for the image
         any more.
         """
-        import numpy as np  # imported here because the import takes 0.1 s
+        import numpy as np  # the import is here, because it takes 0.1 s
 
         native, key = self._engine.get(), f"{chunk.image}:{chunk.part}"
         known = native.find_image(key)
@@ -134,7 +134,7 @@ class Projector:
                 raise InvalidValueError(f"{self.path} produces NaN or infinity for an image")
             try:
                 known = native.add_image(key, rows, chunk.whole, chunk.columns)
-            except ValueError as error:  # native code raises only built-in exceptions
+            except ValueError as error:  # native code only raises built-in exceptions
                 raise InvalidValueError(f"{self.path}: {error}") from None
         first, n = known
         return range(first, first - n, -1)
@@ -145,7 +145,7 @@ class Projector:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # ggml must not start a debugger after a crash
+            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # a crash of ggml must not start a debugger
         )
         try:
             self._exchange(self._start)
@@ -177,14 +177,16 @@ class Projector:
     def _exchange(self, message: dict[str, Any]) -> dict[str, Any]:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
-        # The timer ends a process that computes forever, which a malicious image may cause.
+        # The timer ends a process that computes forever, for example because of a malicious image.
         watch = threading.Timer(_MAX_S, process.kill)
         watch.daemon = True
         watch.start()
         try:
             send(process.stdin, message)
             reply = receive(process.stdout)
-        except BaseException:  # also after Ctrl+C, because a late reply would count for the next message
+        # The process is closed after any exception, even Ctrl+C. Otherwise the next message would get the
+        # late reply.
+        except BaseException:
             self.close()
             raise
         finally:

@@ -28,8 +28,10 @@ from typing import IO, Any
 
 from msgspec import msgpack
 
-_MARGIN = 4 << 30  # decoding 64 million pixels takes 1.4 GB; encoding 4096 rows of Qwen2-VL takes 0.8 GB
-_PER_THREAD = 128 << 20  # bytes for a thread's stack and its allocator's arena
+# Additional bytes of memory. Decoding 64 million pixels takes 1.4 GB, and encoding 4096 rows of Qwen2-VL
+# takes 0.8 GB.
+_MARGIN = 4 << 30
+_PER_THREAD = 128 << 20  # bytes for one thread's stack and its allocator's arena
 
 
 def send(stream: IO[bytes], message: dict[str, Any]) -> None:
@@ -59,7 +61,7 @@ def _limit_memory(n_bytes: int) -> None:
 
         n_pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = n_pages * resource.getpagesize() + n_bytes
-        with suppress(ValueError):  # the limit of the process is lower already
+        with suppress(ValueError):  # the process may already have a lower limit
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
@@ -72,13 +74,14 @@ class _Reader:
 
         self.mtmd = mtmd_cpp
         params = llama_cpp.llama_model_default_params()
-        # With memory mapping, the target's weights are never read, because only metadata is used.
+        # The target's weights are never read, because they are memory-mapped and only metadata is used.
         params.n_gpu_layers, params.use_mmap, params.use_extra_bufts = 0, True, False
         self.model = llama_cpp.llama_model_load_from_file(target.encode(), params)
         if not self.model:
             raise RuntimeError(f"cannot read {target}")
         self.width = llama_cpp.llama_model_n_embd_inp(self.model)
-        if not (gpu and llama_cpp.llama_supports_gpu_offload()):  # no limit: GPU drivers reserve terabytes
+        # With a GPU there is no limit, because GPU drivers reserve terabytes of addresses.
+        if not (gpu and llama_cpp.llama_supports_gpu_offload()):
             _limit_memory(Path(mmproj).stat().st_size + _MARGIN + n_threads * _PER_THREAD)
         own = mtmd_cpp.mtmd_context_params_default()
         own.media_marker, self.marker = marker.encode(), marker
@@ -89,7 +92,7 @@ class _Reader:
         if not mtmd_cpp.mtmd_support_vision(self.context):
             raise RuntimeError("it has no image encoder")
         self.chunks = mtmd_cpp.mtmd_input_chunks_init()
-        self.image = ""  # id of the image whose pixels the chunks contain
+        self.image = ""  # id of the image whose pixels are in `chunks`
 
     def read(
         self, text: str, add_special: bool, sizes: dict[str, tuple[int, int]], images: list[str]
@@ -100,7 +103,7 @@ class _Reader:
         self._tokenize(text, add_special, bitmaps, images)
         chunks = [self._chunk(chunk) for chunk in self._all()]
         pieces = [chunk for chunk in chunks if "image" in chunk]
-        # llama.cpp may cut an image into several pieces. Equal images are cut into equal pieces.
+        # llama.cpp may cut an image into several pieces. It cuts equal images into equal pieces.
         n_images, n_pieces = Counter(images), Counter(piece["image"] for piece in pieces)
         n_seen = Counter[str]()
         for piece in pieces:
@@ -175,8 +178,8 @@ class _Reader:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine's process handles Ctrl+C of the terminal
-    # Messages use a copy of stdout, so that llama.cpp's output does not get between the messages.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C of the terminal is handled by the engine's process
+    # Messages go to a copy of stdout, so that llama.cpp's output does not mix with the messages.
     incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:

@@ -83,8 +83,8 @@ class _Head:
 @dataclass
 class _Entry:
     path: Path
-    tokens: list[int]  # the evaluated tokens; empty if the file is unusable
-    ends: list[int]  # see `n_usable`
+    tokens: list[int]  # evaluated tokens; empty if the file is unusable
+    ends: list[int]  # lengths to which the prompt can be cut (see `n_usable`)
     place: tuple[int, int]  # inode and size of the file
 
 
@@ -145,7 +145,7 @@ class PromptCache:
                 f"prompt_cache {model.prompt_cache}: expected a folder to write to, found: {error}"
             ) from None
 
-    # Reading
+    # Reading files
 
     def fetch(self, prompt: Sequence[int], n_held: int) -> Future[core.SavedSequence | None]:
         """Searches the files in a thread for the state with the longest prefix of a prompt. n_held: number of
@@ -157,14 +157,14 @@ class PromptCache:
         least = max(LEAST, n_held + WORTH)
         if len(prompt) < least:
             return None
-        # The prompt's last token is left out, because it is always evaluated again.
+        # The last token of the prompt is left out, because the engine always evaluates it again.
         shared = [(n_usable(entry.tokens, entry.ends, prompt[:-1]), entry) for entry in self._look()]
         for n_shared, entry in sorted(shared, key=lambda pair: -pair[0]):
             if n_shared < least:
                 return None
             with self._logged(entry.path):
                 state = self._read(entry.path)
-                os.utime(entry.path)  # marks the file as recently used
+                os.utime(entry.path)  # the new time marks the file as recently used
                 return state
             entry.tokens = []
         return None
@@ -244,7 +244,7 @@ class PromptCache:
     def _code(self, start: bytes) -> hashlib.blake2b:
         return hashlib.blake2b(start, key=self._key, digest_size=_CODE)
 
-    # Writing
+    # Writing files
 
     def keep(self, sequence: NativeSequence, *, at_last: bool = False) -> None:
         """Writes a conversation to a file between two generations, if the file would save enough computation.
@@ -299,7 +299,7 @@ class PromptCache:
             with replaced(path, mode=0o600) as temporary, temporary.open("wb") as file:
                 code = self._code(start).digest()
                 file.writelines((start, code, state.blob, self._end(code, state)))
-            self._make_room(0)  # other processes may have added files
+            self._make_room(0)  # other processes may have added files meanwhile
             if path.suffix == ".eagle-prompt":
                 self._drop_beginnings(path, state.tokens)
         except (OSError, ValueError) as error:
@@ -327,7 +327,7 @@ class PromptCache:
             if own and entry.path != path and len(own) - n_common(own, tokens) <= WORTH:
                 entry.path.unlink(missing_ok=True)
 
-    # Slots, by name
+    # Saving and loading named slots
 
     def slot_file(self, name: str) -> Path:
         """Returns the path of the slot file for a name from a client. Raises InvalidValueError for an invalid
@@ -374,7 +374,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 def _give_way() -> None:
     """Lowers the priority of this thread below all others."""
-    if sys.platform == "linux":  # only Linux has priorities per thread
+    if sys.platform == "linux":  # only Linux has a priority for each thread
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
@@ -391,7 +391,7 @@ def _key() -> bytes:
     new = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
     try:
         replace_bytes(new, secrets.token_bytes(32), mode=0o600)
-        with contextlib.suppress(FileExistsError):  # another process created the key first
+        with contextlib.suppress(FileExistsError):  # another process may have created the key first
             os.link(new, path)
     finally:
         new.unlink(missing_ok=True)
@@ -412,7 +412,7 @@ def _depends_on(native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) 
     files.append([] if plan.draft is None else part_paths(plan.draft))
     metadata = native.metadata()
     trained = metadata.get(f"{metadata.get('general.architecture')}.rope.scaling.original_context_length", "")
-    # In a context beyond their trained length, some models rotate positions (RoPE) differently.
+    # Beyond their trained context length, some models rotate positions (RoPE) differently.
     is_beyond = trained.isdigit() and native.n_ctx > int(trained)
     parts = [
         version("eaglecpp"),

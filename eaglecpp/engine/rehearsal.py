@@ -20,8 +20,9 @@ from eaglecpp.options import SamplingOptions, Strategy
 
 _TEXT = b"The sun rises in the east and sets in the west. "
 _TOKENS = 16
-_DEPTH = 3  # maximum depth of the drafted chains
-_SECONDS = 2.0  # time limit of the warm-up; steps that are slow enough to reach it hardly need a warm-up
+_DEPTH = 3  # maximum depth of the chains that are drafted
+# Maximum seconds of the warm-up. An engine that takes longer for these steps hardly needs a warm-up.
+_SECONDS = 2.0
 
 
 def rehearse(native: core.Engine, sampling: SamplingOptions) -> None:
@@ -35,10 +36,10 @@ def rehearse(native: core.Engine, sampling: SamplingOptions) -> None:
     if not prompt or len(prompt) + _TOKENS >= native.n_ctx:
         return
     depth = min(_DEPTH, native.n_draft_max, (native.draft_info() or {}).get("n_parallel") or _DEPTH)
-    # Other sampling options are not set, because they may need features that this text or model lacks.
+    # Other sampling options are not set, because they may need features that the text or the model lacks.
     plain = SamplingOptions(max_tokens=_TOKENS, ignore_eos=True)
     deadline = time.monotonic() + _SECONDS
-    # With a chain of one token, the drafter's graph contains the commit alone. With a longer chain, the graph
+    # For a chain of one token, the drafter's graph contains only the commit. For a longer chain, the graph
     # contains the commit and the draft steps.
     for strategy, temperature in product(("chain:1", f"chain:{depth}"), {0.0, sampling.temperature}):
         params = generate_params(replace(plain, temperature=temperature), 1, Strategy.parse(strategy))

@@ -45,9 +45,10 @@ def resolve_strategy(
 
 
 _MIN_DRAFT_MAX = 16
-_MORE_OF_TEXT = 16  # additional tokens of text drafts: copied passages are long, and proposing is free
-# These fields of SamplingOptions do not affect the choice of a token. They go into GenerateParams or are used
-# only in Python.
+# Number of additional tokens in text drafts. Copied passages are long, and proposing tokens is free.
+_MORE_OF_TEXT = 16
+# Fields of SamplingOptions that do not affect the choice of a token. They are passed in GenerateParams or
+# used only in Python.
 _NOT_SAMPLING = {"max_tokens", "stop", "ignore_eos", "n_probs", "seed", "max_repeats", "think_budget"}
 
 
@@ -173,7 +174,7 @@ class GenerationRequest(PromptOptions):
         sampling = replace(self.sampling or usual, **self.options)
         text = resolve_grammar(self.grammar, self.json_schema, self.response_format)
         if text is None and sampling.grammar:
-            text = resolve_grammar(sampling.grammar)  # `resolve_grammar` returns a Lark grammar unchanged
+            text = resolve_grammar(sampling.grammar)  # a Lark grammar is returned unchanged
         return sampling if text is None else replace(sampling, grammar=text)
 
 
@@ -353,7 +354,7 @@ class ResolvedRequest:
         limit = limit if limit < 0 else limit - n_taken
         sampling = replace(self.sampling, max_tokens=limit, grammar=self.answer_grammar)
         prompt = replace(self.prompt, tokens=list(tokens))
-        source = replace(self.source, cache_prompt=True)  # the caches already have the prompt
+        source = replace(self.source, cache_prompt=True)  # the engine's caches already contain the prompt
         return replace(
             self, source=source, prompt=prompt, sampling=sampling, seed=seed, sampler=None, budget=None
         )

@@ -31,7 +31,7 @@ _REMEDY = (
 )
 
 _log = logging.getLogger("eaglecpp.rpc")
-_connected: dict[str, str] = {}  # endpoint of the relay that ggml connects to, by server
+_connected: dict[str, str] = {}  # endpoint of the relay for each server; ggml connects to the relay
 
 
 def connect(endpoints: Sequence[str]) -> None:
@@ -66,7 +66,7 @@ def start_relay(endpoint: str) -> str:
     """
     command = [sys.executable, "-I", str(Path(__file__).with_name("rpc_relay.py")), endpoint]
     pipe = subprocess.PIPE
-    # The relay runs in a new session, so that Ctrl+C does not reach it.
+    # The relay has its own session, so that Ctrl+C does not reach it.
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0, start_new_session=True) as process:
         assert process.stdin is not None and process.stdout is not None
         line = process.stdout.readline().decode("utf-8", "replace").strip()
@@ -74,11 +74,11 @@ def start_relay(endpoint: str) -> str:
             raise UnsupportedError(f"RPC server {endpoint}: {line or 'its relay could not be started'}")
         if sys.platform == "win32":
             return endpoint
-        # The copy of the relay's stdin stays open until this process ends, because models are freed through
+        # This copy of the relay's stdin stays open until the process ends, because models are freed through
         # the relay at exit.
         os.dup(process.stdin.fileno())
         says = os.dup(process.stdout.fileno())
-        process.returncode = 0  # do not wait: the relay ends with this process
+        process.returncode = 0  # Popen does not wait for the relay, because the relay ends with this process
     relay = f"127.0.0.1:{line}"
     core.watch_rpc_server(endpoint, relay, says)
     return relay
@@ -107,7 +107,7 @@ def _add_server_function() -> Any:
     """Returns ggml's function that connects to a server. Raises UnsupportedError without the RPC backend."""
     import llama_cpp
 
-    core.system_info()  # loads the backends that are separate libraries
+    core.system_info()  # this call loads the backends that are separate libraries
     registry = _function("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"RPC")
     look_up = _function(
         "ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
@@ -123,7 +123,7 @@ def _function(name: str, result: Any, *arguments: Any) -> Any:
     from llama_cpp import llama_cpp
 
     libraries = [llama_cpp._lib]
-    if sys.platform == "win32":  # a Windows library does not export its dependencies' symbols
+    if sys.platform == "win32":  # on Windows, a library does not export the symbols of its dependencies
         libraries += [ctypes.CDLL("ggml.dll"), ctypes.CDLL("ggml-base.dll")]
     for library in libraries:
         if hasattr(library, name):

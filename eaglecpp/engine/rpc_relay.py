@@ -27,13 +27,13 @@ from enum import IntEnum
 from typing import BinaryIO
 
 CHUNK = 1 << 20
-# ggml's first request: command, size, 24 bytes of capabilities (all zero)
+# The first request of ggml: command, size, and 24 bytes of capabilities, which are all zero.
 HELLO = bytes((14, 24)).ljust(33, b"\0")
-# A server's greeting begins with the version of the protocol. The relay of a lost server also sends this
-# greeting, because ggml reconnects to query a device's memory.
+# A server's greeting begins with the protocol version. If a server is lost, the relay sends this greeting
+# too, because ggml reconnects to query a device's memory.
 GREETING = bytes((7, 0, 0))
 GREETING_S = 5.0
-# A server counts as lost after this time without any network packet from it.
+# A server counts as lost if no network packet has arrived from it for this time.
 IDLE_S, PROBE_S, PROBES = 10, 5, 3
 
 
@@ -53,7 +53,8 @@ class RpcCmd(IntEnum):
     DEVICE_COUNT = 15
 
 
-# Bytes of the answer to each command. The last number in a GET_TENSOR request is the length of its answer.
+# Number of bytes of the answer to each command. The answer to GET_TENSOR has a variable length, which is the
+# last number of the request.
 ANSWER_BYTES: dict[int, int] = {
     RpcCmd.ALLOC_BUFFER: 16, RpcCmd.GET_ALIGNMENT: 8, RpcCmd.GET_MAX_SIZE: 8, RpcCmd.BUFFER_GET_BASE: 8,
     RpcCmd.SET_TENSOR_HASH: 1, RpcCmd.COPY_TENSOR: 1, RpcCmd.GET_DEVICE_MEMORY: 16,
@@ -119,7 +120,7 @@ class Connection(socketserver.StreamRequestHandler):
     answers: BinaryIO
 
     def handle(self) -> None:
-        with contextlib.suppress(OSError):  # ggml has closed the connection
+        with contextlib.suppress(OSError):  # ggml may have closed the connection
             self._connect()
             while len(header := self.rfile.read(9)) == 9:
                 self._pass_on(header)
@@ -154,7 +155,7 @@ class Connection(socketserver.StreamRequestHandler):
                 raise ConnectionResetError
             left -= len(data)
             last = (last + data)[-8:]
-            # The server's capabilities are replaced by zeros, so that ggml uses no other transport.
+            # The server's capabilities are replaced by zeros. Otherwise ggml might use another transport.
             self._send(bytes(len(data)) if command == RpcCmd.HELLO else data)
         left = (
             int.from_bytes(last, "little") if command == RpcCmd.GET_TENSOR else ANSWER_BYTES.get(command, -1)

@@ -215,7 +215,7 @@ class Scheduler:
         if not running:
             return []
         streams = [generation.stream for generation in running if generation.stream is not None]
-        # While a request waits for a slot or its first token, each step runs only one round.
+        # Each step runs only one round while a request waits for a slot or for its first token.
         is_watched = self._is_watched or bool(self.waiting) or not all(stream.n_tokens for stream in streams)
         try:
             with self._turns:

@@ -61,7 +61,7 @@ class HostCache:
     def __init__(self, n_max: int, prompts: PromptCache | None = None) -> None:
         self.n_max = n_max
         self.prompts = prompts
-        self._offloaded: list[Offloaded] = []  # ordered from least to most recently used
+        self._offloaded: list[Offloaded] = []  # saved conversations, from least to most recently used
 
     def __len__(self) -> int:
         return len(self._offloaded)
@@ -84,7 +84,7 @@ class HostCache:
             if state is not None and to_file is not None:
                 to_file.write(state)
             if state is not None and state.n_bytes <= self.n_max:
-                # A conversation that the new conversation continues is dropped.
+                # An old conversation is dropped if the new conversation continues it.
                 kept = [old for old in self._offloaded if n_common(old.tokens, tokens) < len(old.tokens)]
                 self._offloaded = [*kept, Offloaded(tokens, state)]
                 while self.n_bytes > self.n_max:
@@ -106,7 +106,7 @@ class HostCache:
             self._offloaded.remove(old)
 
 
-_REUSE_LEAST = 4  # a prompt takes a slot for its text only if at least 1/4 of the prompt is in that text
+_REUSE_LEAST = 4  # a prompt reuses a slot only if the slot's text covers at least 1/4 of the prompt
 
 
 @dataclass(eq=False)
@@ -118,7 +118,7 @@ class Slot:
     tokens: list[int] = field(default_factory=list)
     is_free: bool = True
     used: float = 0.0
-    is_new: bool = False  # `Slots.keep` has not yet written the slot's text
+    is_new: bool = False  # True until `Slots.keep` has written the slot's text
 
     def take(self, prompt: list[int]) -> None:
         self.is_free, self.tokens = False, prompt
@@ -189,7 +189,7 @@ class Slots:
         n_found = 0 if found is None else n_usable(found.tokens, found.ends, prompt)
         if found is not None and n_found >= n_offloaded + WORTH:
             offloaded, n_offloaded = Offloaded(found.tokens, found), n_found
-        # A prefix in another slot needs no restoring, because the engine copies it from that slot.
+        # A prefix in another slot is not restored, because the engine copies it from that slot.
         if offloaded and n_offloaded < WORTH + max(shared.values()):
             offloaded = None
         if offloaded:

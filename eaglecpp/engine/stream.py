@@ -23,7 +23,8 @@ from eaglecpp.engine.vocabulary import Detokenizer
 from eaglecpp.errors import EagleError
 from eaglecpp.results import AnswerStream, Chunk, Completion, FinishReason, Timings, TokenLogprob
 
-# A generation that is not streamed returns to Python after this time, to check its tokens and Ctrl+C.
+# Maximum milliseconds of a native call for a generation without a stream. After the call, Python checks for
+# stop strings and Ctrl+C.
 _UNWATCHED_MS = 100.0
 
 
@@ -166,9 +167,9 @@ class Stream(AnswerStream):
             self.is_open = False
             chunk = self._read(replace(chunk, text=self._detokenizer.finish()))
             self._texts.append(chunk.text)
-            # If the session is closed, or another generation has replaced this generation, the native
-            # generation has already ended. If another thread is in the middle of a round, the next generation
-            # ends this generation first.
+            # The native generation may have ended already, because the session was closed or another
+            # generation has replaced this one. If another thread is in the middle of a round, the next
+            # generation ends this one first.
             with contextlib.suppress(EagleError, ValueError):
                 self._settle()
                 self._report_end()
@@ -268,8 +269,8 @@ class Stream(AnswerStream):
         )
         if self._n_before == 0:
             return timings
-        # After a closed thought, the tokens before the closing text are part of a new native prompt. They do
-        # not count as prompt tokens.
+        # The native prompt of the continued answer contains the answer's tokens up to the closing text. These
+        # tokens do not count as prompt tokens.
         return self._timings + replace(timings, prompt_n=0, reused_n=0)
 
     def _settle(self) -> None:
@@ -277,7 +278,8 @@ class Stream(AnswerStream):
         if self._is_running:
             self._timings = self._end()
         self._shared.count(self._timings, self._request.sampling.temperature)
-        # Prompts with images (negative ids) are skipped, because `on_answer` does not get the images.
+        # A prompt with images has negative token ids. It is skipped, because `on_answer` does not receive
+        # images.
         if self._shared.on_answer is not None and min(self.prompt_tokens) >= 0:
             self._shared.on_answer(self.prompt_tokens, self._tokens)
 
@@ -290,7 +292,7 @@ def _peak_memory() -> int:
     """Returns the peak memory of this process so far, in bytes."""
     try:
         import resource
-    except ImportError:  # Windows
+    except ImportError:  # the module `resource` is missing on Windows
         import psutil
 
         return int(psutil.Process().memory_info().peak_wset)

@@ -76,8 +76,8 @@ class _Stop:
 
     def __init__(self, text: str) -> None:
         self.text, self.n = text, 0
-        # Entry i is the length of the longest proper prefix of the stop string's first i characters that is
-        # also a suffix of these characters.
+        # Entry i belongs to the stop string's first i characters. It is the length of their longest proper
+        # prefix that is also their suffix.
         self._shorter = [0, 0]
         for i in range(1, len(text)):
             self._shorter.append(self._longer(self._shorter[i], text[i]))
@@ -94,7 +94,7 @@ class _Stop:
 
 
 Prompt = str | bytes | Sequence[int]
-_LONG = 8  # characters per token of the context; few texts that fit have more characters
+_LONG = 8  # characters per token of the context; most texts that fit have fewer
 
 
 class Vocabulary:
@@ -102,7 +102,7 @@ class Vocabulary:
 
     def __init__(self, engine: NativeEngine) -> None:
         self._engine = engine
-        self.projector: Projector | None = None  # set if the target reads images
+        self.projector: Projector | None = None  # None if the target cannot read images
 
     @property
     def bos_text(self) -> bytes:
@@ -146,7 +146,7 @@ class Vocabulary:
         try:
             tokens: list[int] | None = self._engine.get().tokenize(data, *options)
             return tokens
-        except ValueError as error:  # native code raises only built-in exceptions
+        except ValueError as error:  # native code only raises built-in exceptions
             raise InvalidValueError(str(error)) from None
 
     def tokenize_images(
@@ -165,7 +165,7 @@ class Vocabulary:
             raise self._context_full(f"{n_images} images", n_room)
         if n_ctx is not None and len(text) > _LONG * n_room:
             n_left = n_room
-            for part in parts[::2]:  # checked here, because mtmd tokenizes parts of any length
+            for part in parts[::2]:  # the length is checked here, because mtmd tokenizes parts of any length
                 tokens = self.read(part.encode(), False, True, n_left)
                 if tokens is None:
                     raise self._context_full(f"at least {n_room} tokens", n_room)

@@ -82,7 +82,7 @@ class Learner:
         self._models, self._idle_for, self._unload, self._idle_s = learning, idle_for, unload, idle_s
         self._known: dict[Path, Learning] = {}
         self._training: _Training | None = None
-        self._failed: dict[str, int] = {}  # time of a model's last failure, in nanoseconds since 1970
+        self._failed: dict[str, int] = {}  # time of each model's last failure, in nanoseconds since 1970
 
     def stop_for_request(self) -> None:
         """Suspends the training at once. The server calls this whenever a request takes a model."""
@@ -137,7 +137,8 @@ class Learner:
     async def _find(self) -> None:
         """Starts training for the first model with enough new records."""
         for name, target, stock in [*self._models()]:
-            if target not in self._known:  # `Learning.of` reads the target's file, so it is called only once
+            # `Learning.of` reads the target's file, so it is called once per target.
+            if target not in self._known:
                 self._known[target] = await self._files.run(Learning.of, target)
             learning = self._known[target]
             if await self._files.run(learning.has_news, self._failed.get(name, 0)):
@@ -146,7 +147,7 @@ class Learner:
                 return
 
     def _begin(self, name: str, target: Path, stock: Path, learning: Learning) -> None:
-        # -P keeps Python from importing a package named eaglecpp from the working directory
+        # With -P, Python does not import a package named eaglecpp from the working directory.
         learn = ["learn", str(target), "--draft", str(stock)]
         code = f"import {__name__} as idle; idle.run_training()"
         process = psutil.Popen(

@@ -36,13 +36,13 @@ MAX_BYTES, MAX_FILES = 512 << 20, 50_000
 MIN_ANSWER = 2
 """Tokens. Shorter answers are useless for training."""
 _BLOCK_BYTES = 4096
-# Number of records after which the folder is scanned again, because other processes may write to it.
+# Number of new records after which the folder is scanned again. Other processes may also write to the folder.
 _KEEPS_PER_SCAN = 1000
 LEAST_TEXTS = 24
 """Minimum number of texts to train on."""
 _ENDING = ".tokens"
 _log = logging.getLogger("eaglecpp.learning")
-_writer = ThreadPoolExecutor(1, "eaglecpp-records")  # at exit, the interpreter waits for this thread
+_writer = ThreadPoolExecutor(1, "eaglecpp-records")  # the interpreter waits for this thread at exit
 _keeping = threading.Lock()
 
 
@@ -79,7 +79,7 @@ class Learning:
         learning = cls(data_dir() / "learning" / fingerprint(target))
         if learning.folder.is_dir():
             with contextlib.suppress(OSError):  # the folder may belong to another user
-                make_private(learning.folder)  # earlier versions created a folder that others could read
+                make_private(learning.folder)  # earlier versions created a folder that other users could read
         return learning
 
     @property
@@ -101,7 +101,8 @@ class Learning:
         with contextlib.suppress(FileNotFoundError), os.scandir(self.answers) as entries:
             for entry in entries:
                 if entry.name.endswith(_ENDING):
-                    with contextlib.suppress(FileNotFoundError):  # the record may have been deleted meanwhile
+                    # another process may have deleted the record
+                    with contextlib.suppress(FileNotFoundError):
                         stat = entry.stat()
                         size = -(-stat.st_size // _BLOCK_BYTES) * _BLOCK_BYTES
                         records.append((stat.st_mtime_ns, size, Path(entry.path)))
@@ -122,7 +123,7 @@ class Learning:
     @staticmethod
     def flush() -> None:
         """Waits until all records of `keep_later` are written."""
-        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down, so no record is pending
+        with contextlib.suppress(RuntimeError):  # at shutdown of the interpreter, no record is pending
             _writer.submit(int).result()
 
     def keep(self, tokens: NDArray[np.int32], n_prompt: int, max_bytes: int = MAX_BYTES) -> None:

@@ -175,7 +175,7 @@ def _user_texts(learning: Learning, n_ctx: int, n_vocab: int) -> list[TrainText]
     if n_damaged:
         _log.warning("%s: deleted %s", learning.answers, counted(n_damaged, "damaged record"))
     if len(texts) < LEAST_TEXTS:
-        # deletes the folder, because a resumed training would not see later records
+        # The folder is deleted, because a resumed training would not see later records.
         shutil.rmtree(learning.work, ignore_errors=True)
         raise DataError(
             f"{learning.answers}: expected at least {LEAST_TEXTS} answers to learn from, found {len(texts)}; "
@@ -244,7 +244,7 @@ def _compare(
     depth = _DEPTH if block is None else block.n_drafts
     model_options = ModelOptions(n_threads=options.threads or torch.get_num_threads())
     source = TargetSource(options.target, texts, plans[0].spec.aux_layers, model=model_options)
-    sums = np.zeros((len(texts), len(drafters), 2))  # number of tokens and number of rounds
+    sums = np.zeros((len(texts), len(drafters), 2))  # number of tokens, number of rounds
     try:
         for index, row in enumerate(sums):
             sample = source.sample(index)

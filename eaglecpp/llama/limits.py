@@ -17,8 +17,8 @@ from eaglecpp.errors import UnsupportedError
 
 _log = logging.getLogger("eaglecpp.llama")
 
-# Arguments of llama_cpp.Llama without an effect here, each with its accepted values and the reason for
-# refusing other values.
+# Arguments of llama_cpp.Llama that have no effect here. Each has the accepted values and the reason why other
+# values are refused.
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "split_mode": ((1,), "layers are split over GPUs by llama.cpp's default"),
     "tensor_split": ((None,), "layers are split over GPUs by llama.cpp's default"),
@@ -31,7 +31,7 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "yarn_beta_fast": ((32.0,), "the file's YaRN settings are used"),
     "yarn_beta_slow": ((1.0,), "the file's YaRN settings are used"),
     "yarn_orig_ctx": ((0,), "the file's YaRN settings are used"),
-    "embedding": ((False, True), ""),  # the context for embeddings is opened at its first use
+    "embedding": ((False, True), ""),  # the context for embeddings is opened when it is first used
     "op_offload": ((None,), "llama.cpp decides"),
     "swa_full": ((None,), "the engine chooses the size of sliding-window caches for roll-back"),
     "lora_base": ((None,), "llama.cpp no longer has a base model for LoRA"),

@@ -101,8 +101,8 @@ class Llama(Mirror):
                 "pass the path of a drafter GGUF; llama_cpp's draft model objects propose tokens "
                 "without the target's hidden states",
             )
-        # Handlers that turn messages into a prompt are supported. Image handlers are not, because they need
-        # llama_cpp's own context.
+        # A chat handler that turns messages into a prompt is supported. An image handler is not supported,
+        # because it needs llama_cpp's own context.
         if hasattr(chat_handler, "clip_model_path") or not (chat_handler is None or callable(chat_handler)):
             refuse(
                 f"chat_handler={type(chat_handler).__name__}",
@@ -170,7 +170,7 @@ class Llama(Mirror):
 
         folder = None if local_dir is None else os.fspath(local_dir)
         cache = None if cache_dir is None else os.fspath(cache_dir)
-        options.pop("local_dir_use_symlinks", None)  # huggingface_hub ignores this option since 0.23
+        options.pop("local_dir_use_symlinks", None)  # huggingface_hub ignores this option since version 0.23
         names = list_repo_files(repo_id)
         paths = [
             hf_hub_download(repo_id, _one_match(names, pattern, repo_id), local_dir=folder, cache_dir=cache)
@@ -212,14 +212,14 @@ class Llama(Mirror):
             "mirostat": asked.mirostat_mode,
             "logit_bias": tuple((int(token), bias) for token, bias in (asked.logit_bias or {}).items()),
             "n_probs": asked.logprobs or 0,
-            "grammar": "",  # a grammar of any form, which the generation converts
+            "grammar": "",  # an empty text, because the generation converts the grammar later
         }
         text = asked.prompt if isinstance(asked.prompt, str) else self.engine.detokenize(asked.prompt)
         if asked.suffix is None:
             tokens = self.engine.prompt_tokens(asked.prompt)
         else:
             tokens = Infill(text, asked.suffix, suffix_first=self.spm_infill).tokens(self.engine.vocabulary)
-        if len(tokens) >= self.engine.n_ctx:  # programs search for this text of llama_cpp
+        if len(tokens) >= self.engine.n_ctx:  # other programs search for llama_cpp's text of this error
             raise ContextFullError(
                 f"Requested tokens ({len(tokens)}) exceed context window of {self.engine.n_ctx}"
             )
@@ -241,7 +241,7 @@ class Llama(Mirror):
                 pass
             return self._result(running.completion(), reply, shown, lists)
 
-    # Without the annotation, type checkers would use the declaration in llama_cpp.
+    # Without this annotation, type checkers would use llama_cpp's declaration.
     __call__: Completes = create_completion
 
     def _create_completion(self, *args: Any, **options: Any) -> Iterator[Any]:
@@ -292,7 +292,7 @@ class Llama(Mirror):
             grammar=resolve_grammar(grammar, None, response_format),
             **{"repeat_penalty": 1.0, **options},
         )
-        if options.get("logits_processor"):  # the twin answers, without timings
+        if options.get("logits_processor"):  # llama_cpp itself answers this request and reports no timings
             return result
         if stream:
             return self._with_timings(result)
@@ -322,7 +322,7 @@ class Llama(Mirror):
         options.pop("logits_processor", None)
         if options.pop("tfs_z", 1.0) != 1.0:
             refuse("tfs_z", _NO_TFS)
-        options.pop("penalize_nl", None)  # penalize_nl has no effect in llama_cpp either
+        options.pop("penalize_nl", None)  # llama_cpp ignores penalize_nl too
         criterion = _criterion(options.pop("stopping_criteria", None), list(tokens))
         sampling = _same_names(SamplingOptions, given) | {
             "seed": self._seed,
@@ -336,7 +336,7 @@ class Llama(Mirror):
             for chunk in running:
                 yield from chunk.tokens
 
-    # State
+    # Saving and loading the state
 
     def reset(self) -> None:
         """Forgets the last prompt, so that the next prompt reuses nothing."""
@@ -352,7 +352,7 @@ class Llama(Mirror):
         """Frees the model."""
         if "_plain" in self.__dict__:
             self._plain.close()
-        if "engine" in self.__dict__:  # the engine is missing if opening failed
+        if "engine" in self.__dict__:  # a failed constructor leaves no engine
             self.engine.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -380,7 +380,7 @@ class Llama(Mirror):
         """Raises UnsupportedError."""
         refuse("load_state", "see save_state")
 
-    # Embeddings
+    # Computing embeddings
 
     @overload
     def embed(
@@ -431,13 +431,13 @@ class Llama(Mirror):
         number = int(self._given.get("pooling_type", -1))
         if number < 0:
             number = int(self.metadata.get(f"{self.metadata['general.architecture']}.pooling_type", 0))
-        return _POOLINGS[number] if number < len(_POOLINGS) else ""  # the engine refuses the pooling ""
+        return _POOLINGS[number] if number < len(_POOLINGS) else ""  # the engine refuses an empty pooling
 
     def pooling_type(self) -> int:
         """Returns llama.cpp's number for the pooling type."""
         return _POOLINGS.index(self._pooling)
 
-    # Internals
+    # Private methods
 
     def _next_seed(self, seed: int | None) -> int:
         """Returns the seed of a call, derived as in llama_cpp. If `seed` is not given, the result follows

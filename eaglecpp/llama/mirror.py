@@ -34,7 +34,7 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
     _arguments: dict[str, Any]
     _twin_is_ahead: bool
 
-    # Text, tokens, facts
+    # Methods for text and tokens, and facts
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """Returns the token ids of UTF-8 bytes. `special`: turn the texts of special tokens into these
@@ -61,7 +61,7 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
     _n_ctx, _n_vocab = property(n_ctx), property(n_vocab)
     _token_eos, _token_nl = property(token_eos), property(token_nl)
 
-    # State, from the twin
+    # Methods for the state, which llama_cpp's own object answers
 
     def eval(self, tokens: Sequence[int]) -> None:
         """Runs tokens in the plain twin. With `logits_all`, `scores` then has the logits of these tokens."""
@@ -71,7 +71,7 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         """Samples a token in the plain twin, from the logits of the last `eval`."""
         return int(self._caught_up().sample(*args, **options))
 
-    # Attributes that frameworks read
+    # Attributes that other frameworks read
 
     def __getattr__(self, name: str) -> Any:
         if name in TWIN:
@@ -118,7 +118,7 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         """Number of threads for prompt processing."""
         return int(self._arguments["n_threads_batch"] or self.n_threads)
 
-    # Internals
+    # Private methods
 
     @cached_property
     def _plain(self) -> Any:

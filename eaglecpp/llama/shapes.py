@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from eaglecpp.results import FinishReason
 
-if TYPE_CHECKING:  # types of results
+if TYPE_CHECKING:  # type annotations of results
     from collections.abc import Callable, Iterator, Mapping
     from typing import Literal, NotRequired, Protocol, Unpack, overload
 

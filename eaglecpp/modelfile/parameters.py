@@ -49,7 +49,7 @@ def _of_group(cls: type) -> list[Option]:
 PARAMETERS: Mapping[str, Option] = {
     one.name: one
     for one in (
-        # The engine's option also accepts -1 for the trained context length, but a Modelfile may not set -1.
+        # The engine's option also accepts -1 (the trained context length). A Modelfile may not set -1.
         Option("num_ctx", int, None, "context length in tokens; 0 = automatic", 0, key="model.n_ctx"),
         *_of_group(ModelOptions),
         Option("draft_num_predict", int, None, "draft depth per round; 0 = none", 0, 1024, key="strategy"),
@@ -103,7 +103,8 @@ def parse_number(kind: str, text: str) -> int | float | bool:
     if kind == "int" and _INT.fullmatch(text) and -(2**63) <= int(text) < 2**63:
         return int(text)
     if kind == "float" and (_FLOAT.fullmatch(text) or _HEX.fullmatch(text)):
-        is_named = "n" in text.lower()  # "inf" and "nan" are valid, an overflow is not
+        # the words "inf" and "nan" are valid, but a number that overflows is not
+        is_named = "n" in text.lower()
         with contextlib.suppress(OverflowError):
             number = float.fromhex(text) if _HEX.fullmatch(text) else float(text)
             if abs(number) < _FLOAT32_LIMIT or is_named:

@@ -162,5 +162,6 @@ def _set_option(options: dict[str, Any], option: Option, text: str) -> None:
         value = (*options.get(option.key, ()), text)
     elif option.kind not in (str, "numbers"):
         value = parse_number(option.kind_name, text)
-    GROUPS[option.key.partition(".")[0]](**{option.name: value})  # raises an error for an invalid value
+    # the constructor raises an error for an invalid value
+    GROUPS[option.key.partition(".")[0]](**{option.name: value})
     options[option.key] = value

@@ -52,7 +52,7 @@ class Resolved:
         self.directory = Path(directory)
         self.notices: list[Notice] = []
         self.targets: list[Path] = []
-        self.drafters: list[Path] = []  # drafters in the same FROM directory as the target
+        self.drafters: list[Path] = []  # drafters in the FROM directory of the target
         self.projectors: list[Path] = []
         self.adapters: list[Path] = []
         self.draft_word = ""

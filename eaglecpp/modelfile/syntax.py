@@ -218,7 +218,8 @@ class _Reader:
 
     def _command(self) -> None:
         start = self.at
-        # Ollama drops an invalid first character. An invalid later character becomes part of the name.
+        # If the first character of a name is invalid, Ollama drops it. A later invalid character becomes part
+        # of the name.
         self.at += 1
         word = (_kept(self.text[start]) + self._take(_LETTERS)).lower()
         hint = f"found '{word}'"

@@ -63,8 +63,8 @@ def choose_n_ctx(
         return SAFE_N_CTX, "the model's file does not allow to compute its memory per token"
     if draft is not None:
         n_token += kv_bytes_per_token(head_keys(draft), "f16", "f16")
-    # Each position also takes memory for a column of the attention mask in F16, or for a column of one
-    # layer's attention scores in F32.
+    # Each position needs memory for one column of the attention mask in F16. Without fused attention, it
+    # needs a column of one layer's attention scores in F32 instead.
     n_column = 2.0 if is_fused else 4.0 * max(_per_layer(keys, "attention.head_count"))
     n_token += n_column * options.get("n_ubatch", 512)
     budget = max(n_free - n_weights, 0) // options.get("n_sequences", 1) // _SHARE
@@ -183,7 +183,7 @@ def kv_bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str) -> flo
     n_v = _count(keys, "attention.value_length") or head_dim
     if _count(keys, "attention.key_length_mla") and _count(keys, "attention.value_length_mla"):
         n_v = 0  # with latent attention, the keys contain the values
-    # In Qwen 3.5, only every fourth layer stores keys. The other layers have a recurrent state.
+    # Qwen 3.5 stores keys in every fourth layer only. Its other layers have a recurrent state.
     share = 1 / max(_count(keys, "full_attention_interval"), 1)
     return share * sum(n_kv_heads) * (n_k * _TYPE_BYTES.get(type_k, 4.0) + n_v * _TYPE_BYTES.get(type_v, 4.0))
 

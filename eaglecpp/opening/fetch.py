@@ -51,7 +51,7 @@ def fetch(
     except ModelNotFoundError:
         if not wants_draft or draft is None:
             return model.using()
-        find_path(draft, "drafter")  # for a missing path, raises an error that lists nearby files
+        find_path(draft, "drafter")  # for a missing path, this call raises an error that lists nearby files
         from eaglecpp.store.facts import read_facts
         from eaglecpp.store.remote.pull import find_draft
 
@@ -63,12 +63,12 @@ def fetch(
 
 
 def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> ModelFiles:
-    find_path(reference, "target")  # raises an error for a text that can only be a path
+    find_path(reference, "target")  # this call raises an error for a text that can only be a path
     try:
         return find_target(reference, stores)
     except ModelNotFoundError:
         pass
-    from eaglecpp.store.remote.pull import pull  # imported here, because the import is slow
+    from eaglecpp.store.remote.pull import pull  # the import is here, because it is slow
 
     try:
         pull(reference, insecure=insecure, report=report, stores=stores)
@@ -124,7 +124,7 @@ def _drafter_of_repository(stores: Stores, model: ModelFiles) -> KnownDrafter | 
     try:
         repository = hub.find_repository(here.repo)
         target = hub.choose_model(repository, name.tag)[0]
-    except DownloadError:  # a known drafter may already be on this machine
+    except DownloadError:  # the known drafter may already be on this machine
         return None
     return None if hub.choose_drafter(repository, target) is None else here
 
@@ -140,7 +140,7 @@ def _offer(stores: Stores, model: ModelFiles) -> str:
     if (original := stores.original_of(model.target)) is not None:
         return f"this is a copy of {original.short_name}: --draft {original.short_name} uses its drafter"
     known: list[KnownDrafter] = []
-    with contextlib.suppress(EagleError):  # opening the model reports an error of its file
+    with contextlib.suppress(EagleError):  # an invalid file is reported later, when the model is opened
         known, _ = known_for(str(model.name or ""), model.target.name, read_facts([model.target]))
     if not known:
         return f"`eaglecpp drafters {shlex.quote(model.reference)}` lists drafters that could fit"

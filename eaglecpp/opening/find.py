@@ -144,7 +144,7 @@ def with_draft(
         return model.using()
     if draft == TEXT:
         return model.using(drafts_text=True)
-    if draft == HEAD:  # the prediction head is part of the target's file
+    if draft == HEAD:  # the target's file contains the prediction head
         return model.using(model.target, "its own multi-token prediction head", names_draft=True)
     if draft is not None and draft != "auto":
         return model.using(find_drafter(draft, stores), "asked for", names_draft=True)
@@ -213,7 +213,7 @@ def resolved(model: StoredModel) -> ModelFiles:
     """Returns the files of a stored model. Raises StoreError, UnsupportedError."""
     files = model.target_files()
     modelfile = model.modelfile()
-    is_ollamas = not model.own or bool(model.template_origin)  # Ollama chose the template
+    is_ollamas = not model.own or bool(model.template_origin)  # True if Ollama chose the template
     return ModelFiles(
         kind="store" if model.own else "package" if model.owner == "pip" else "ollama",
         target=files[0],

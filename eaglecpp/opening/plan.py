@@ -209,15 +209,16 @@ def make_plan(
     settings |= {key: Setting(value, "set in this chat") for key, value in (later or {}).items()}
     files = with_learned(files, learns=bool(_value(settings, "draft.learn")))
     if files.drafts_text:
-        DraftOptions(**_values(settings, "draft"))  # reports invalid values before contradictions
+        DraftOptions(**_values(settings, "draft"))  # invalid values are reported before contradictions
         _ask_for_text(settings)
-    context = Setting(_value(settings, "model.n_ctx"), _ASKED)  # the options validate this value later
+    context = Setting(_value(settings, "model.n_ctx"), _ASKED)  # the value is validated later
     if choose_context and context.value in (None, 0):
         context = settings["model.n_ctx"] = _choose_context(files, settings)
     can_draft = files.draft is not None or _value(settings, "draft.text_drafts") == "on"
     if strategy is not None:
         chosen = Setting(strategy, _ASKED)
-    elif of_model is not None and can_draft:  # a model without a drafter may have a strategy
+    # a Modelfile may name a strategy although the model has no drafter
+    elif of_model is not None and can_draft:
         chosen = Setting(Strategy.parse(of_model.value), of_model.origin)
     else:
         chosen = Setting(Strategy(), "the default")

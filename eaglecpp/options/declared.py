@@ -20,11 +20,10 @@ from eaglecpp.human import n_bytes_of, nearest
 from eaglecpp.limits import check_texts
 from eaglecpp.options.checked import Checked, declare, describe
 
-# llama.cpp allows at most this number of sequence ids. Conversations and the leaves of draft trees share
-# them.
+# Maximum number of sequence ids in llama.cpp. Conversations and the leaves of draft trees share these ids.
 MAX_SEQUENCES = 256
-HEAD = "mtp"  # as a drafter's name: the target's own multi-token prediction head
-# As a drafter's name, TEXT selects drafting from the text itself, without a drafter.
+HEAD = "mtp"  # drafter name that selects the target's own multi-token prediction head
+# Drafter name that selects drafts from the text itself, without a drafter.
 TEXT = "text"
 _KV_TYPES = ("auto", "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
@@ -348,8 +347,7 @@ class SamplingOptions(Checked):
         seed.
         """
         bits = seed & 0xFFFFFFFF
-        # The replacement is not a neighbouring seed, because the caller may use the neighbouring seeds as
-        # well.
+        # The replacement is far from the seed, because the caller may also use neighbouring seeds.
         return 0x7FFFFFFF if bits == 0xFFFFFFFF else bits
 
 

@@ -20,7 +20,7 @@ from eaglecpp.data_dir import data_dir
 from eaglecpp.files import make_folder, read_json, replace_bytes
 from eaglecpp.store.layout import default_root
 
-_PATIENCE_S = 1.0  # seconds to wait for the lock; `find_server` holds the lock only briefly
+_PATIENCE_S = 1.0  # maximum seconds to wait for the lock, which `find_server` holds only briefly
 
 
 @contextlib.contextmanager
@@ -42,7 +42,8 @@ def find_server() -> str | None:
     try:
         record = read_json(_file())
         address = str(record["address"])
-        if record["models"] != str(default_root()):  # the server uses another model store than this process
+        # the other server uses another model store than this process
+        if record["models"] != str(default_root()):
             return None
         _lock().acquire(timeout=0).lock.release()
     except Timeout:  # a running server holds the lock

@@ -37,8 +37,10 @@ from eaglecpp.server.shared import note_answer
 
 T = TypeVar("T")
 
-_PATIENCE_S = 1.0  # seconds for which the HTTP status waits for a slot; clients time out after 30 s
-_SHORT, _SHORT_FORM = 128 << 10, 16 << 10  # maximum bytes of a short body: without, with a grammar
+# Seconds for which an answer waits for a slot before its HTTP status is sent. Clients time out after 30 s.
+_PATIENCE_S = 1.0
+# maximum bytes of a short body, without a grammar and with a grammar
+_SHORT, _SHORT_FORM = 128 << 10, 16 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +154,7 @@ class Answer:
         """Waits for a result of the engine. Raises ApiError after the request's deadline."""
         left = None if self.deadline is None else max(0.0, self.deadline - time.perf_counter())
         try:
-            async with asyncio.timeout(left):  # asyncio.wait_for of Python 3.11 may lose a cancellation
+            async with asyncio.timeout(left):  # asyncio.wait_for may lose a cancellation in Python 3.11
                 return await awaitable
         except TimeoutError:
             self.stream.cancel()
@@ -164,7 +166,8 @@ class Answer:
             try:
                 chunk = await self._in_time(anext(chunks))
             except StopAsyncIteration:
-                if self.completion.finish_reason == "cancelled":  # the server cancelled it
+                # the server, not the client, cancelled the answer
+                if self.completion.finish_reason == "cancelled":
                     raise ApiError(
                         503,
                         "the server stopped this answer before it was complete: the client read too slowly, "
@@ -246,7 +249,8 @@ async def respond(
     return await live(
         request,
         parts_of_all,
-        lambda n_parts: len(answers) >= min(n_at_once, len(wanted)),  # until then an error sets the status
+        # until this number of answers has begun, an error still sets the status
+        lambda n_parts: len(answers) >= min(n_at_once, len(wanted)),
         None if is_streamed else lambda: whole(ordered(answers), ordered(items)),
         media_type,
     )
@@ -354,7 +358,7 @@ def _count(answer: Answer, request: Request) -> None:
     metrics = server_of(request).metrics
     try:
         timings, reason = answer.timings, answer.reason
-    except ValueError:  # the generation never got a slot
+    except ValueError:  # the generation has never received a slot
         metrics.add("generations_total", model=answer.model.name, reason="cancelled")
         return
     if answer.n_own is not None:

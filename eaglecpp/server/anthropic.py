@@ -22,9 +22,8 @@ from eaglecpp.server.answer import Answer, ServedRequest, n_prompt_tokens, respo
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import in_thread, json_response, sse
 
-# Claude Code begins its system prompt with a value that changes in each request. The value is replaced by a
-# constant, so that the prefix of the prompt can be reused. llama.cpp does the same
-# (tools/server/server-chat.cpp).
+# Claude Code begins its system prompt with a value that changes in each request. A constant replaces this
+# value, so that the prompt's prefix can be reused. llama.cpp does the same (tools/server/server-chat.cpp).
 _BILLING = re.compile(r"\A(x-anthropic-billing-header:[^\n]{0,500}?\bcch=)[^;\s]{1,64}(?=;)")
 ENDINGS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -219,7 +218,7 @@ async def _events(answer: Answer, id: str) -> AsyncIterator[bytes]:
         return sse({"type": kind, **fields}, kind)
 
     start = _message(id, answer.name, [], stop_reason=None, stop_sequence=None)
-    await answer.begun()  # from here on, the number of cached prompt tokens is known
+    await answer.begun()  # the number of cached prompt tokens is known after this call
     start["usage"] = _usage(answer) | {"output_tokens": 0}
     yield one("message_start", message=start)
     async for round in answer:

@@ -33,7 +33,7 @@ _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types dompurify",
-    "X-DNS-Prefetch-Control": "off",  # so that links in an answer cause no DNS look-ups
+    "X-DNS-Prefetch-Control": "off",  # turns DNS look-ups for links in an answer off
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
@@ -99,7 +99,8 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> G
         Route("/slots/{id:int}", llama_server.slot, methods=post),
         Route("/v1/messages/count_tokens", anthropic.count_tokens, methods=post),
     ]
-    # A separate middleware handles Exception, because starlette's own handler raises the error again.
+    # Exceptions need a separate middleware, because starlette's own handler for Exception raises the error
+    # again.
     faults = Middleware(ExceptionMiddleware, handlers={Exception: _on_error})
     app = Starlette(routes=routes, lifespan=life, middleware=[faults])
     app.add_exception_handler(HTTPException, _on_error)
@@ -110,7 +111,8 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> G
 async def _on_error(request: Request, error: Exception) -> Response:
     """Turns an exception of a handler into an error response of the requested API."""
     path = request.url.path
-    if isinstance(error, ClientGoneError | ClientDisconnect):  # only the log shows the status
+    # The client is gone, so this status appears only in the log.
+    if isinstance(error, ClientGoneError | ClientDisconnect):
         return Response(status_code=499)
     if isinstance(error, HTTPException):
         error = ApiError(error.status_code, f"{request.method} {path}: {error.detail.lower()}")
@@ -134,7 +136,8 @@ def _file(name: str) -> Response:
     path = _FILES.get(name)
     if path is None or path.suffix not in _TYPES:
         raise ApiError(404, f"no such file: {name}")
-    kept = {"Cache-Control": "max-age=3600"} if path.suffix == ".svg" else {}  # the browser asks per icon
+    # The browser requests the file once per icon, so it is cached.
+    kept = {"Cache-Control": "max-age=3600"} if path.suffix == ".svg" else {}
     return FileResponse(path, headers=_PAGE_HEADERS | kept, media_type=_TYPES[path.suffix])
 
 

@@ -305,7 +305,7 @@ def offered(offers: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict
 def _call_schema(function: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the JSON schema of a call of this tool, in the bare form that `chat.reader.Reader` parses."""
     arguments = function.get("parameters") or {"type": "object"}
-    if isinstance(arguments, dict):  # a $ref refers to the tool's own schema
+    if isinstance(arguments, dict):  # with this id, a $ref refers to the tool's own schema
         arguments = {"$id": function["name"], **arguments}
     properties = {"name": {"const": function["name"]}, "arguments": arguments}
     return {"type": "object", "properties": properties, "required": ["name", "arguments"]}

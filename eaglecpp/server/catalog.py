@@ -120,7 +120,8 @@ def complete_entry(model: StoredModel, name: str = "") -> dict[str, Any]:
     details["families"] = entry["details"]["families"] or ([family] if family else [])
     names = {"name": name, "model": name} if name else {}
     known: dict[str, Any] = {"parameter_size": "", "capabilities": [], "context_length": 0}
-    with suppress(EagleError, of_convert.ConvertError, OSError):  # a damaged model is listed too
+    # a damaged model is listed without these facts
+    with suppress(EagleError, of_convert.ConvertError, OSError):
         known = _known(model, tuple(map(file_state, model.target_files())))
     details["parameter_size"] = details["parameter_size"] or known["parameter_size"]
     own = {key: known[key] for key in ("capabilities", "context_length")}

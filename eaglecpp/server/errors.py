@@ -15,7 +15,8 @@ from eaglecpp.store.errors import DownloadError, HostRefusedError, OfflineError
 _OF_LLAMA_SERVER = {400: "invalid_request_error", 413: "invalid_request_error", 500: "server_error",
                     503: "unavailable_error"}  # fmt: skip
 _log = logging.getLogger("eaglecpp.server")
-_MOST, _HEAD = 300, 200  # maximum characters of a message; characters kept from a longer message's beginning
+# maximum characters of a message, and number of characters that are kept of a longer message's beginning
+_MOST, _HEAD = 300, 200
 _READ = 10_000
 _FOLDERS = re.compile(r"(?<![\w.:/\\~-])(?:[A-Za-z]:)?(?:[/\\][^/\\\s:'\"]+)+[/\\]")
 _TYPES = {
@@ -74,7 +75,7 @@ def as_api_error(error: BaseException, path: str = "") -> ApiError:
     else:
         _log.error("%s: internal error", path or "-", exc_info=error)
         return ApiError(500, "internal error; the server's log has the details")
-    # Paths of folders are removed, because clients must not learn the locations of files.
+    # Paths of folders are removed, because clients must not learn where files are.
     text = str(error) if isinstance(error, _OF_A_REQUEST) else _FOLDERS.sub("", str(error)[:_READ])
     if code in ("queue_full", "engine_busy"):
         text = f"server busy, please try again: {text}"

@@ -27,12 +27,14 @@ T = TypeVar("T")
 
 
 _log = logging.getLogger("eaglecpp.server")
-_STEP = 1 << 20  # bytes of a body that must arrive within `ServerConfig.body_s`
-_PING_S = 15.0  # seconds without data before a ping; some proxies close an idle stream after a minute
-_LARGE = 64 << 10  # a body with more bytes is parsed in a thread
-_MAX_DEPTH = 100  # maximum nesting of a body; parsers recurse, and must not reach Python's limit
-_HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
-_ENDS = re.compile(b"\xc2\x85|\xe2\x80[\xa8\xa9]")  # Unicode line separators; some clients split at these
+_STEP = 1 << 20  # number of bytes of a body that must arrive within `ServerConfig.body_s`
+_PING_S = 15.0  # Seconds without data before a ping. Some proxies close an idle stream after a minute.
+_LARGE = 64 << 10  # bodies with more bytes are parsed in a thread
+# Maximum nesting of a body. Parsers are recursive and must not reach Python's recursion limit.
+_MAX_DEPTH = 100
+_HALF = re.compile("[\ud800-\udfff]")  # one half of a surrogate pair
+# Unicode line separators, at which some clients split a stream
+_ENDS = re.compile(b"\xc2\x85|\xe2\x80[\xa8\xa9]")
 _IS_ODD = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\0|^\xef\xbb\xbf")
 """Matches halves of surrogate pairs, UTF-16 or UTF-32, and a byte order mark."""
 
@@ -90,7 +92,7 @@ async def in_thread(request: Request, work: Callable[..., T], *args: Any) -> T:
 def _parsed(data: bytes) -> dict[str, Any]:
     try:
         check_values(data)
-        if _IS_ODD.search(data):  # `dump` replaces halves of surrogate pairs by U+FFFD
+        if _IS_ODD.search(data):  # `dump` replaces each half of a surrogate pair by U+FFFD
             data = dump(json.loads(data))
         value = msgspec.json.decode(data)
     except (ValueError, RecursionError) as error:
@@ -208,7 +210,7 @@ class _LiveResponse(StreamingResponse):
                     await send({"type": "http.response.body", "body": data, "more_body": more})
             except TimeoutError:
                 raise _UnreadError from None
-            except OSError:  # the client disconnected during a write
+            except OSError:  # the client has disconnected during a write
                 raise ClientGoneError from None
 
         path, is_lines = scope["path"], self.media_type == "application/x-ndjson"

@@ -84,7 +84,7 @@ class _Create(_Named, kw_only=True):
     base: str = msgspec.field(default="", name="from")
     system: str = ""
     template: str = ""
-    license: str | Annotated[list[str], Meta(max_length=64)] = []  # each text becomes a file
+    license: str | Annotated[list[str], Meta(max_length=64)] = []  # each license becomes a file
     parameters: dict[str, Any] = {}
     messages: list[_Turn] = []
     files: _Refused = None
@@ -216,7 +216,7 @@ async def create(request: Request) -> Response:
     def work(report: Callable[[Status], None]) -> None:
         from eaglecpp.store.create import create_model
 
-        with tempfile.TemporaryDirectory() as empty:  # FROM looks for files in this empty folder first
+        with tempfile.TemporaryDirectory() as empty:  # this folder is empty, so FROM finds no file in it
             create_model(Stores.open(), name, modelfile, Path(empty), report=report)
 
     return await _progress(request, work, body.stream)
@@ -230,7 +230,7 @@ async def pull(request: Request) -> Response:
     name = read_name(body.named)
     draft: str | ModelName | None
     draft = {True: "auto", False: "none"}[body.draft] if isinstance(body.draft, bool) else body.draft
-    # A client must not give a path, because a path could name any file of this machine.
+    # A client must not name a path, because a path could name any file of this machine.
     if draft is not None and draft not in ("auto", TEXT) and not Strategy.is_off(draft):
         draft = read_draft_name(draft)
     if body.insecure and not server_of(request).config.insecure:
@@ -272,13 +272,13 @@ async def _progress(
         try:
             with named_by_a_request(server.config.registries):
                 work(report)
-        except OSError as error:  # such as a full disk in the middle of a stream
+        except OSError as error:  # for example because the disk became full in the middle of a stream
             raise EagleError(f"cannot write to the store: {error.strerror or error}") from error
 
     def ended(task: asyncio.Future[None]) -> None:
         lines.put_nowait(None)
         if not task.cancelled():
-            task.exception()  # asyncio would log an exception that was never retrieved
+            task.exception()  # without this call, asyncio would log an exception that was never retrieved
 
     async def parts() -> AsyncGenerator[bytes, None]:
         task = asyncio.ensure_future(server.work.downloads.run(run))

@@ -110,7 +110,7 @@ async def _answered(request: Request, body: Body, wanted: Sequence[ServedRequest
         n_tokens = 0
         async for round in answer:
             n_tokens += len(round.tokens)
-            if round.tokens:  # a round has several tokens if drafts were accepted
+            if round.tokens:  # a round has more than one token if drafts were accepted
                 part = {"index": index, "content": round.text, "tokens": round.tokens, "stop": False}
                 counts = {"tokens_predicted": n_tokens, "tokens_evaluated": len(answer.prompt.tokens)}
                 yield sse({**part, "id_slot": answer.stream.slot_number, **counts})

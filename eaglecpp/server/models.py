@@ -46,10 +46,10 @@ from eaglecpp.store.content import file_state
 if TYPE_CHECKING:
     from eaglecpp.server.answer import ServedRequest
 
-_N_BATCH = 256  # prompt tokens processed between two rounds of other requests
+_N_BATCH = 256  # number of prompt tokens that are processed between two rounds of other requests
 _HOST_CACHE_SHARE = 8  # the host cache may take 1/8 of the free memory
-_SHARE = 0.85  # models may use this share of the memory that is free at startup
-_LOOK_S = 1.0  # maximum seconds to wait for a model to become unused
+_SHARE = 0.85  # share of the memory that is free at startup and that models may use
+_LOOK_S = 1.0  # maximum seconds of one wait for a model to become unused
 _log = logging.getLogger("eaglecpp.server")
 T = TypeVar("T")
 
@@ -134,11 +134,12 @@ def plan_model(model: ModelFiles, config: ServerConfig, n_ctx: int) -> OpeningPl
     options.setdefault("n_leaves_max", max(1, min(Strategy.AUTO_LEAVES, n_ids)))
     if model.adapters:
         options["lora"] = tuple((path, scale) for path, scale in model.adapters if scale)
-    defaults: dict[str, Any] = {"model.n_batch": _N_BATCH}  # also gives a file Ollama's sampling defaults
+    # A model from a file gets Ollama's sampling defaults too.
+    defaults: dict[str, Any] = {"model.n_batch": _N_BATCH}
     defaults |= {name: value for name, value in parameter_options({}).items() if name.startswith("sampling.")}
     make = partial(make_plan, model, strategy=strategy, defaults=defaults, choose_context=True)
     plan = make(options=options)
-    if 0 <= plan.model_options().n_ctx < n_ctx:  # n_ctx -1 means the model's maximum
+    if 0 <= plan.model_options().n_ctx < n_ctx:  # an n_ctx of -1 already means the model's maximum
         plan = make(options=options | {"n_ctx": n_ctx})
     off = plan.strategy.value.kind == "off"
     return plan.without_drafts() if off and model.draft is None else plan
@@ -168,8 +169,8 @@ class LoadedModel:
         self.files, self.key, self.name, self.entry = files, key, files.label, entry
         self.notices = list(plan.notices)
         self.n_bytes = n_bytes_of(plan)
-        # Steps that may fail come before the engine is opened, because no caller could close the engine after
-        # a failure.
+        # All steps that may fail come before the engine is opened. If a later step failed, no caller could
+        # close the engine.
 
         def open_engine() -> Engine:
             engine, without = open_fitting(plan)
@@ -255,12 +256,12 @@ class Server:
         self.held = Held(max(config.n_held, config.n_body))
         self.kept = KeptResponses(config.n_responses, config.n_response_bytes)
         self.models: dict[Key, LoadedModel] = {}
-        self.loads: list[str] = []  # names of the models to load at startup that are not loaded yet
+        self.loads: list[str] = []  # names of models that are loaded at startup and not loaded yet
         self.n_bytes = config.n_bytes or int(_SHARE * (free_memory() or 1 << 62))
         self._n_asked: Counter[Key] = Counter()
         self._loading = asyncio.Lock()
         self._loads: dict[Key, asyncio.Future[LoadedModel]] = {}
-        self._n_joined: Counter[Key] = Counter()  # requests that wait for a load
+        self._n_joined: Counter[Key] = Counter()  # number of requests that wait for the loading of each model
         self._changed = asyncio.Event()
         self.turns = FairLock()
         self._last_use = time.monotonic()
@@ -295,7 +296,8 @@ class Server:
         self.learner.stop_for_request()
         self._last_use = time.monotonic()
         files, key = await self.work.names.run(find_model, wanted.model, self.config, self.files, wanted.lora)
-        n_max, queue = self.config.n_answers, key[:-1]  # requests with other adapter scales share the limit
+        # requests that only differ in adapter scales share one limit
+        n_max, queue = self.config.n_answers, key[:-1]
         if is_queued and self._n_asked[queue] >= n_max:
             raise QueueFullError(
                 f"the queue is full: {files.label} has {n_max} requests, {self.config.n_parallel} at a time"
@@ -311,7 +313,7 @@ class Server:
                 self._release(model)
         finally:
             self._n_asked[queue] -= is_queued
-            self._n_asked += Counter()  # adding an empty Counter removes zero counts
+            self._n_asked += Counter()  # adding an empty Counter removes the entries with count 0
 
     async def unload(self, name: str) -> bool:
         """Unloads the model with this name, and its variants with other adapter scales, as soon as no request
@@ -343,7 +345,7 @@ class Server:
     async def close(self) -> None:
         """Gives running requests the configured time to finish, then frees everything."""
         self.stop_loads()
-        await self._loading.acquire()  # the lock is never released, so no model is loaded any more
+        await self._loading.acquire()  # this lock is never released, so no further model is loaded
         models = list(self.models.values())
         self.models.clear()
         await asyncio.gather(*(model.engine.close(grace_s=self.config.grace_s) for model in models))
@@ -398,10 +400,11 @@ class Server:
         if self._is_stopping:
             raise asyncio.CancelledError
         name = files.label
-        if (old := self.models.pop(key, None)) is not None:  # the engine of the old model is broken
+        if (old := self.models.pop(key, None)) is not None:  # the old model has a broken engine
             await self._unload(old)
         plan = await self.work.loading.run(plan_model, files, self.config, n_ctx)
-        if await self._make_room(n_bytes_of(plan), name):  # models were unloaded, so a longer context may fit
+        # A longer context may fit, because other models were unloaded.
+        if await self._make_room(n_bytes_of(plan), name):
             plan = await self.work.loading.run(plan.with_context)
         adapters = "".join(f", {Path(path).name} at {scale:g}" for path, scale in files.adapters)
         _log.info("loading %s%s", name, adapters)

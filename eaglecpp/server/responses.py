@@ -234,7 +234,7 @@ class _ResponseObject:
         self.body = body
         self.output: list[dict[str, Any]] = []
         self.keep: Callable[[], bool] | None = None
-        self._item: dict[str, Any] = {}  # the output item that is being generated
+        self._item: dict[str, Any] = {}  # the output item that the model is generating
         self._tools = {_named(tool).get("name"): tool for tool in _functions(body.tools)}
 
     def object(self, answer: Answer, status: str, **rest: Any) -> dict[str, Any]:
@@ -272,7 +272,8 @@ class _ResponseObject:
         step, (kind, text), position = event.step, event.part, {"output_index": event.index}
         form = _FORMS[kind]
         own = {"role": "assistant"} if kind == "content" else {}
-        lists: dict[str, Any] = {"logprobs": []} if kind == "content" else {}  # logprobs are always empty
+        # the list of logprobs is always empty
+        lists: dict[str, Any] = {"logprobs": []} if kind == "content" else {}
         id = uuid.uuid4().hex
         if isinstance(text, ToolCall):
             id, own = text.id, {"call_id": text.id, "name": text.name}
@@ -346,7 +347,7 @@ async def _events(response: _ResponseObject, answer: Answer, choice: int) -> Asy
                 for fields in response.events(answer, event):
                     yield one(*fields)
         yield one(*response.end(answer))
-    except Exception as error:  # clients expect every error as a final event
+    except Exception as error:  # clients expect every error as the final event of a stream
         known = as_api_error(error, "/v1/responses")
         failure = {"code": known.code or "server_error", "message": known.message}
         yield one("response.failed", {"response": response.object(answer, "failed", error=failure)})

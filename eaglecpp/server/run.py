@@ -35,7 +35,7 @@ from eaglecpp.server.security import Gate
 
 _MAX = 2048
 _LINES = 10
-_FILES = 1 << 16  # maximum open files; a process that needs more is faulty
+_FILES = 1 << 16  # Maximum number of open files. A process that needs more files is faulty.
 _WRITE_BUFFER = 8 << 10
 _CHUNKS, _CHUNK_BYTES = 10_000, 1024
 """A body may have `_CHUNKS` chunks, plus one per `_CHUNK_BYTES` bytes. h11 takes 10 us for each chunk."""
@@ -45,13 +45,13 @@ def raise_file_limit() -> int:
     """Raises this process's limit on open files, up to `_FILES`. Returns the new limit; 0 = unknown."""
     try:
         import resource
-    except ImportError:  # Windows
+    except ImportError:  # the module `resource` is missing on Windows
         return 0
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 0
     n_max = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    with contextlib.suppress(OSError, ValueError):  # the system may refuse a limit this high
+    with contextlib.suppress(OSError, ValueError):  # the system may refuse such a high limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, n_max), hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
@@ -69,7 +69,7 @@ class Connections:
     def make_room(self, n_open: int, newest: Protocol) -> None:
         if n_open > self.n_max:
             oldest = next(iter(self.waiting), newest)
-            self.waiting.pop(oldest, None)  # removed before further connections can open
+            self.waiting.pop(oldest, None)  # the entry is removed before further connections can open
             oldest.transport.abort()
 
 
@@ -178,7 +178,7 @@ LARGE = 1 << 20
 are not freed after each round.
 """
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # values from malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # parameter numbers from malloc.h
 _TRIM = 16 << 20
 
 
@@ -203,10 +203,10 @@ class PortInUseError(EagleError):
 def bind(host: str, port: int) -> socket.socket:
     """Opens a listening socket. Raises PortInUseError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Without IPPROTO_TCP, asyncio leaves Nagle's algorithm on, which delays each answer by 40 ms.
+    # Without IPPROTO_TCP, asyncio would not turn Nagle's algorithm off, which delays each answer by 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    # SO_REUSEADDR frees a port as soon as its last server ends. On Windows, SO_REUSEADDR would let a second
-    # server share the port. Windows frees a port at once anyway, and SO_EXCLUSIVEADDRUSE keeps the port
+    # With SO_REUSEADDR, a port is free as soon as its last server ends. On Windows, a port is free at once
+    # anyway, but SO_REUSEADDR would let a second server share it. There SO_EXCLUSIVEADDRUSE keeps the port
     # exclusive.
     option = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
     listener.setsockopt(socket.SOL_SOCKET, option, 1)
@@ -220,8 +220,8 @@ def bind(host: str, port: int) -> socket.socket:
                 "program, or choose another port with --port"
             ) from None
         raise EagleError(f"cannot listen on {host} port {port}: {error.strerror}") from None
-    # Connections inherit these options. SO_SNDBUF keeps the system's buffer small for a client that does not
-    # read. TCP_USER_TIMEOUT closes such a connection after a while, even if data is unsent.
+    # Connections inherit these options. SO_SNDBUF limits the system's buffer for a client that does not read.
+    # TCP_USER_TIMEOUT closes the connection to such a client after a while, even if unsent data is left.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)

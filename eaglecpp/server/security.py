@@ -30,11 +30,14 @@ from eaglecpp.server.models import Server
 from eaglecpp.server.shared import in_words
 
 _log = logging.getLogger("eaglecpp.server.access")
-_POLLED = ("/static/", "/api/ps", "/api/tags")  # the page polls these paths; successes are logged at DEBUG
+# The page polls these paths. Their successful requests are logged at DEBUG.
+_POLLED = ("/static/", "/api/ps", "/api/tags")
 _SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
-_CORS: Any = {"allow_private_network": True, "max_age": 12 * 3600}  # seconds for which a preflight is valid
+# a preflight is valid for this number of seconds
+_CORS: Any = {"allow_private_network": True, "max_age": 12 * 3600}
 _OPEN = ("/", "/health", "/v1/health", "/metrics")  # paths that need no API key
-_OWN_PAGES = ("none", "same-origin")  # Sec-Fetch-Site of a typed address, and of our own page
+# values of Sec-Fetch-Site for a typed address and for a request of our own page
+_OWN_PAGES = ("none", "same-origin")
 
 
 class Gate:
@@ -67,7 +70,8 @@ class Gate:
             self.server.held.release(scope)
             path = self._route(scope)
             self.server.metrics.add("requests_total", path=path, status=status)
-            target = cut(scope["raw_path"].decode("ascii", "replace"))  # percent-encoded, so one line
+            # the path is percent-encoded, so it has no line breaks
+            target = cut(scope["raw_path"].decode("ascii", "replace"))
             ms = 1000 * (time.perf_counter() - started)
             words = [f"{scope['method']} {target} {status} {ms:.1f} ms {id}", *in_words(scope)]
             level = logging.DEBUG if path.startswith(_POLLED) and status < 400 else logging.INFO
@@ -123,7 +127,8 @@ def _known_key(headers: Headers, keys: Sequence[str]) -> str | None:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     sent = [headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
     same = [k for k in keys for key in sent if hmac.compare_digest(key.encode("latin-1"), k.encode())]
-    return next(iter(same), None)  # all keys are compared first, so that the time is constant
+    # all keys are compared before the first match is returned, so the time is constant
+    return next(iter(same), None)
 
 
 def _host(text: str) -> str:

@@ -119,7 +119,7 @@ class OwnTexts:
         own = self._of.setdefault(owner, deque(maxlen=self.N_MAX))
         lengths = [_n_equal(text, old) for old in own]
         for old, n in [*zip(own, lengths, strict=True)]:
-            if n == len(old):  # the new text continues the old one
+            if n == len(old):  # the new text continues the old text
                 own = self._of[owner] = deque((other for other in own if other is not old), self.N_MAX)
         own.append(text)
         return max(lengths, default=0)
@@ -214,7 +214,7 @@ def in_words(scope: Mapping[str, Any]) -> list[str]:
     words = [answers[0][0], f"prompt {n('prompt_n') + n('reused_n')} ({n('reused_n')} cached)"]
     if n("predicted_n"):
         ms = max(timings.get("predicted_ms", 0.0) for _, timings in answers)
-        # The answers ran concurrently, so the longest time counts.
+        # The answers ran at the same time, so only the longest time counts.
         words.append(f"answer {n('predicted_n')}, {1000 * n('predicted_n') / max(ms, 1e-3):.1f} tokens/s")
         words.append(f"drafts {n('draft_n_accepted')}/{n('draft_n')}")
     return words

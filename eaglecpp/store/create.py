@@ -33,7 +33,7 @@ from eaglecpp.store.remote.pull import add_draft, draft_config, find_draft, pull
 from eaglecpp.store.store import Stores, read_again
 from eaglecpp.store.transaction import Transaction
 
-_FIELDS = (  # the fields of the values that a Go template receives
+_FIELDS = (  # names of the fields in the values that a Go template receives
     "Messages System Prompt Response Suffix Tools Think ThinkLevel IsThinkSet Role Content Thinking Images "
     "ToolCalls ToolName ToolCallID ID Index Function Name Arguments Description Parameters Type Properties "
     "Required Items Enum AnyOf Defs"

@@ -171,7 +171,7 @@ def _key(name: str) -> str:
     base = _TAIL.sub("", base)
     words = re.split(r"[^a-z0-9.]+", base)
     if len(words) > 1 and words[1].startswith(words[0]) and words[0] in ("qwen", "llama", "gemma"):
-        words = words[1:]  # some repositories repeat the owner, such as Qwen_Qwen3-8B
+        words = words[1:]  # some repositories repeat the owner in their name, such as Qwen_Qwen3-8B
     if words[0] in ("meta", "openai", "google") and len(words) > 1:
         words = words[1:]
     return "".join(words)

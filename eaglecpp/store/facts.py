@@ -143,9 +143,9 @@ def check_fit(draft: Path, target: Facts) -> Facts:
         ("number of layers", info["n_layer_target"] or target.block_count, target.block_count),
     ]
     if len(ours) == len(theirs):
-        # Control tokens and added tokens are not compared, because fine-tunes rename these tokens, which is
-        # harmless.
-        types = facts.file.get("tokenizer.ggml.token_type") or []  # type 1 is an ordinary token
+        # Control tokens and added tokens are not compared. Fine-tunes rename these tokens, which does no
+        # harm.
+        types = facts.file.get("tokenizer.ggml.token_type") or []  # type 1 means an ordinary token
         normal = [i for i, kind in enumerate(types) if kind == _NORMAL] or range(len(ours))
         compared += [(f"token {i}", ours[i], theirs[i]) for i in normal if ours[i] != theirs[i]][:1]
     if wrong := [f"{what}: drafter {one}, target {other}" for what, one, other in compared if one != other]:
@@ -176,12 +176,12 @@ def quantize_target(files: Sequence[Path], facts: Facts, type: str, out: Path) -
         raise UnsupportedError(f"{source} is already {facts.file_type}; start from F32 or F16")
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = number
-    out.touch(0o644)  # sets permissions that do not depend on the umask
+    out.touch(0o644)  # gives the file permissions that do not depend on the umask
     try:
         failed = llama_cpp.llama_model_quantize(str(source).encode(), str(out).encode(), ctypes.byref(params))
     finally:
         drain()
     if failed:
-        with out.open("ab") as stream:  # raises an error if the disk is full, unlike llama.cpp
+        with out.open("ab") as stream:  # Unlike llama.cpp, this write raises an error if the disk is full
             stream.write(bytes(1 << 20))
         raise EagleError(f"{source}: llama.cpp could not quantise it; see `eaglecpp --log-level info create`")

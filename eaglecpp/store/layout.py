@@ -28,7 +28,7 @@ _NO_NAME = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]|[. ]$')
 _RESERVED = re.compile(
     r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(?: *\..*)?", re.IGNORECASE
 )
-_MAX_NAME_BYTES = 200  # smaller than the limit of file systems (255), because temporary names are longer
+_MAX_NAME_BYTES = 200  # File systems allow 255 bytes, but temporary names are longer than final names
 
 
 def default_root() -> Path:

@@ -28,7 +28,8 @@ MAX_JSON = 16 << 20
 """Maximum size of a manifest or config in bytes. Valid manifests and configs are far smaller."""
 _DECIDED_HERE, _SETTINGS = "decidedHere", "settings"
 _LIST = "application/vnd.ollama.manifest.list.v2+json"
-_RUNNERS = ("ollama", "llamacpp", "")  # runners in a manifest list, in Ollama's order; mlx is never accepted
+# accepted runners of a manifest list, in Ollama's order; mlx is not accepted
+_RUNNERS = ("ollama", "llamacpp", "")
 _NAMES = {"media_type": "mediaType", "origin": "from"}
 _T = TypeVar("_T")
 

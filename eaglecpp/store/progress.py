@@ -32,7 +32,7 @@ def new_bar(label: str, total: int, **options: Any) -> Any:
     """
     from tqdm.auto import tqdm
 
-    # shortens the label to the columns left for it
+    # The label is shortened to the columns that are left for it.
     label, room = visible(label), min(max(shutil.get_terminal_size().columns - 50, 12), 48)
     short = label if len(label) <= room else f"{label[: room // 2]}…{label[1 - room // 2 :]}"
     return tqdm(total=total, desc=short, dynamic_ncols=True, **options)

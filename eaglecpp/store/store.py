@@ -49,7 +49,8 @@ class Store:
         path = find_manifest(self.root, name)
         if path is None:
             return None
-        host, namespace, model, tag = path.parts[-4:]  # the path on disk gives the case of the name
+        # The path on disk has the correct upper and lower case of the name.
+        host, namespace, model, tag = path.parts[-4:]
         return self._load(canonical(ModelName(model, tag, namespace, host)), path)
 
     def models(self) -> list[StoredModel]:
@@ -78,7 +79,8 @@ class Store:
                 raise StoreError(f"{path}: blob {digest} is missing")
             return read_limited(blob, MAX_JSON)
 
-        # A manifest list in our store came from a registry, so it is read without blobs, as in `pull`.
+        # Only a registry can have made the manifest list in our store. So it is read in the same way as in
+        # `pull`, without blobs.
         try:
             mtime = path.stat().st_mtime
             data = read_limited(path, MAX_JSON)
@@ -183,7 +185,7 @@ class Stores:
         size = [file.stat().st_size]
         for model in self.models():
             if model.manifest.of_kind("draft") and size == [x.size for x in model.manifest.of_kind("model")]:
-                with contextlib.suppress(EagleError, OSError):  # skips damaged models
+                with contextlib.suppress(EagleError, OSError):  # a damaged model is skipped
                     if model.draft_file() and same_content(file, model.target_files()[0]):
                         return model
         return None

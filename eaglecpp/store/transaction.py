@@ -69,7 +69,8 @@ class Transaction:
         _prepare(self.root)
         for folder in (_TEMPORARY, "blobs"):
             make_folder(self.root / folder)
-        with lock_store(self.root):  # a folder without a locked file would look abandoned
+        # The lock is needed because a folder without a locked file would look abandoned.
+        with lock_store(self.root):
             self.directory = Path(tempfile.mkdtemp(dir=self.root / _TEMPORARY))
             self._lock = try_lock(self.directory)
         return self
@@ -85,7 +86,7 @@ class Transaction:
         type.
         """
         path = self.directory / uuid.uuid4().hex
-        path.touch(0o644)  # sets permissions that do not depend on the umask
+        path.touch(0o644)  # gives the file permissions that do not depend on the umask
         path.write_bytes(data)
         sync(path)
         return self._add(kind, path, f"sha256:{hashlib.sha256(data).hexdigest()}")
@@ -149,7 +150,7 @@ class Transaction:
             sync(self.root / "blobs")
             shutil.rmtree(self.directory, ignore_errors=True)
             _change(self.root, path, data or manifest.to_bytes())
-            model = self.stores.own.find(name)  # reads the model before another process can remove it
+            model = self.stores.own.find(name)  # the model is read before another process can remove it
         assert model is not None, path
         return model
 
@@ -177,7 +178,7 @@ class Transaction:
             os.link(os.path.realpath(file), path)
         except OSError:
             check_space(self.root, file.stat().st_size, f"a copy of {file}")
-            path.touch(0o644)  # sets permissions that do not depend on the umask
+            path.touch(0o644)  # gives the file permissions that do not depend on the umask
             shutil.copyfile(file, path)
             sync(path)
         return path
@@ -223,7 +224,7 @@ def _prepare(root: Path) -> None:
     """
     mark = root / _MARK
     try:
-        # The mark is always written first, because another process may be creating our store at the same
+        # The mark is written before anything else, because another process may create our store at the same
         # time.
         if not (mark.exists() or (root / "manifests").exists() or (root / "blobs").exists()):
             replace_bytes(mark, _LAYOUT + b"\n")
@@ -262,7 +263,7 @@ def _collect(root: Path, dropped: Set[str]) -> None:
     are old. The caller must hold the store's lock.
     """
     for folder in root.glob(f"{_TEMPORARY}/*"):
-        with contextlib.suppress(OSError):  # Timeout: the folder's process still runs
+        with contextlib.suppress(OSError):  # a timeout means that the folder's process is still running
             lock = try_lock(folder)
             shutil.rmtree(folder, ignore_errors=True)
             lock.release()
@@ -275,10 +276,11 @@ def _collect(root: Path, dropped: Set[str]) -> None:
         return
     oldest = time.time() - DAYS * 86400
     for path in [entry for name in ("blobs", VIEWS, LOCKS) for entry in root.glob(f"{name}/*")]:
-        digest = f"sha256:{path.name[-64:]}"  # the names of partial downloads and locks give no valid digest
+        # The names of partial downloads and locks do not end in a digest, so only their age counts.
+        digest = f"sha256:{path.name[-64:]}"
         if digest in needed or path.name == "store.lock":
             continue
         with contextlib.suppress(FileNotFoundError):
-            stat = path.stat()  # ctime is the time when a linked file got its name in this folder
+            stat = path.stat()  # for a linked file, ctime is the time when it got its name in this folder
             if digest in dropped or max(stat.st_ctime, stat.st_mtime) < oldest:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

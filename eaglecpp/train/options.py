@@ -196,7 +196,7 @@ class TrainOptions(Checked):
             raise InvalidValueError(f"only --family {', '.join(BLOCK_FAMILIES)} have blocks: remove {others}")
         if self.family == "dflash2" and self.draft_vocab:
             raise InvalidValueError("--family dflash2 drafts from the whole vocabulary: remove --draft-vocab")
-        # an existing drafter determines these options
+        # An existing drafter determines these options.
         fixed = ("family", "block_size", "causal_block", "start_from", "share_head", "draft_vocab")
         if self.finetune and (others := self._given(*fixed)):
             raise InvalidValueError(f"--finetune keeps the form of the drafter: remove {others}")

@@ -194,7 +194,7 @@ def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> TrainPlan:
     with contextlib.ExitStack() as stack:
         other = stack.enter_context(_opened(options.start_from, options)) if options.start_from else None
         layers = options.aux_layers or default_layers(corpus.n_layer)
-        # EAGLE-1 reads the output of the last block, unlike all other kinds of drafters
+        # Unlike all other drafters, EAGLE-1 reads the output of the last block.
         if other and not options.aux_layers and not other.spec.fuses_embedding:
             layers = other.spec.aux_layers
         family, block = options.family or "eagle31", None
@@ -228,7 +228,7 @@ def _ids_of(draft: DraftCheckpoint) -> NDArray[np.int64]:
 
 @contextlib.contextmanager
 def _opened(reference: str, options: TrainOptions) -> Iterator[DraftCheckpoint]:
-    # with --start-from, --aux-layers applies to the new drafter, not to this existing one
+    # With --start-from, --aux-layers applies to the new drafter. This drafter is an existing one.
     layers = options.aux_layers if options.finetune else None
     with local_checkpoint(reference) as (path, _):
         draft = open_drafter(path, options.target, aux_layers=layers or None)

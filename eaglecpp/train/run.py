@@ -98,7 +98,7 @@ def _check_folder(options: TrainOptions, listener: Listener) -> bool:
     resume = options.resume and state.exists()
     if options.resume and not resume:
         if not options.out.is_dir() or (options.out / "config.json").exists():
-            load_state(state)  # raises an error that names the missing file
+            load_state(state)  # load_state raises an error that names the missing file
         listener.note(f"{options.out}: nothing was saved yet, so the training starts at its first step")
     if not options.resume:
         taken = next((p for p in (state, options.out / "config.json") if p.exists()), None)
@@ -198,8 +198,8 @@ class _Run:
             "share_head": self.plan.share_head,
             "loss_vocab": model.loss_vocab,
             "loss": model.loss,
-            # evaluations cannot be compared between runs with and without quantisation-aware training, or
-            # with different types
+            # Evaluations are not comparable if only one run used quantisation-aware training, or if the types
+            # differ.
             "qat": self.options.type if self.options.qat else None,
             "dtype": str(model.dtype),
             "drafter": json.dumps(asdict(self.plan.spec), sort_keys=True),

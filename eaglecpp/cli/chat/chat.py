@@ -92,7 +92,7 @@ class Chat:
         """The messages of the conversation so far."""
         return self.session.conversation
 
-    # Turns
+    # Questions and answers
 
     def reply(
         self, begin: Callable[..., Any], *, again: bool = False, show_stats: bool = True
@@ -106,8 +106,8 @@ class Chat:
         started = time.perf_counter() - self.model.load_ms / 1000
         images, files = self.images, self.attached
         self._n_tries = self._n_tries + 1 if again else 0
-        # clears the attachments first, so that an unreadable attachment does not make every later message
-        # fail
+        # The attachments are cleared first. Otherwise an unreadable attachment would make every later message
+        # fail.
         if not again:
             self.images, self.attached = [], []
             begin = partial(begin, images=images, files=tuple(files))
@@ -116,8 +116,8 @@ class Chat:
             with silent_keys():
                 answer = self._begun(begin, watch)
                 if answer is not None:
-                    # Ctrl+C stops an answer after the current round if this process generates the answer, and
-                    # at once if a server does.
+                    # If this process generates the answer, Ctrl+C stops it after the current round. If a
+                    # server generates it, Ctrl+C stops it at once.
                     with watch.listening() if self.server is None else contextlib.nullcontext():
                         try:
                             watch.follow(answer, lambda chunk: self.screen.show(chunk.pieces))
@@ -180,8 +180,8 @@ class Chat:
         model = self.model
         if self.server is None:
             return
-        # A server starts a chat with its own model's examples. These examples differ if the chat came from
-        # another model.
+        # A server starts a chat with the examples of the server's model. If the chat was created with another
+        # model, the chat has other examples.
         is_its = self.conversation.examples == model.conversation().examples
         if model.is_open or not is_its or model.says_how_to_open:
             self._leave_server(
@@ -204,8 +204,7 @@ class Chat:
             self.screen.note("note: ended, because the answer repeats itself; --max-repeats 0 turns this off")
         load_ms, model.load_ms = model.load_ms, 0.0
         server_ms += load_ms
-        # If an answer of a server is cancelled, its statistics may be missing, because the server sends them
-        # at the end.
+        # A server sends the statistics at the end of an answer. So a cancelled answer may have no statistics.
         is_known = stats.predicted_n > 0 or completion.finish_reason != "cancelled"
         if self.settings.figures == "none" or not is_known:
             return
@@ -215,7 +214,8 @@ class Chat:
             lines = ["", *verbose_lines(stats, total_ms, server_ms, speedup)]
             lines += figures([("template", template)])
         has_draft = model.plan.can_draft if model.is_open else "rounds" in stats.plan
-        if not lines or not stats.draft_n:  # the lines of statistics already contain the drafting statistics
+        # The lines of `stats_lines` already contain the drafting statistics.
+        if not lines or not stats.draft_n:
             lines.append(stats_line(stats, has_draft=has_draft, speedup=speedup))
         is_new = model.is_open and model.source.label not in self.judged and not stats.loops
         if is_new and (verdict := verdict_line(stats, model.engine)):
@@ -223,7 +223,7 @@ class Chat:
             lines.append(verdict)
         self.screen.note("\n".join(lines))
 
-    # State
+    # State of the chat
 
     def say_notices(self) -> None:
         """Prints new notices about the model. Each notice is printed once per conversation."""

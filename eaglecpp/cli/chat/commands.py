@@ -96,7 +96,8 @@ def take(chat: Chat, text: str) -> Any:
     group = [one for one in COMMANDS if one.startswith(words[0] + " ")]
     if group and len(words) == 1:
         return chat.screen.say(explained(words[0]))
-    if not named_pictures(text)[0].startswith("/"):  # the slash may be the beginning of a picture's path
+    # A leading slash may be the beginning of a picture's path.
+    if not named_pictures(text)[0].startswith("/"):
         return _ask(chat, text.strip("\n"))
     name = " ".join(words[: 2 if group else 1])
     near = nearest(name, COMMANDS) if len(name) > 1 else None
@@ -146,7 +147,7 @@ def _row(name: str) -> tuple[str, str]:
     return f"{name} {COMMANDS[name].usage}".strip(), COMMANDS[name].help
 
 
-# Settings
+# Commands that change settings
 
 
 @_command("/set parameter", "Set a parameter; without a value, list them", "[name value]")
@@ -234,7 +235,7 @@ def _strategy(chat: Chat, rest: str) -> None:
     chat.screen.say(f"Strategy: {described}")
 
 
-# Facts
+# Commands that show facts
 
 
 def chat_modelfile(chat: Chat, *, to_save: bool = False) -> Modelfile:
@@ -287,7 +288,7 @@ def _template(chat: Chat) -> str:
 
 
 def _show(chat: Chat, rest: str, *, tell: Callable[[Chat], str]) -> None:
-    # not wrapped, because users copy texts such as templates and Modelfiles
+    # The text is not wrapped, because users copy texts such as templates and Modelfiles.
     chat.screen.say(tell(chat), verbatim=True)
 
 
@@ -312,7 +313,7 @@ for _name, (_tell, _help_text) in _FACTS.items():
     COMMANDS[f"/show {_name}"] = SlashCommand(partial(_show, tell=_tell), _help_text)
 
 
-# Models and chats
+# Commands for models and chats
 
 
 @_command("/load", "Switch to another model, or to a saved chat", "<model or chat>")
@@ -390,7 +391,7 @@ def _clear(chat: Chat, rest: str) -> None:
     chat.screen.say("Cleared session context")
 
 
-# Questions
+# Commands about questions
 
 
 @_command("/regen", "Answer the last question again")
@@ -423,7 +424,7 @@ def _read(chat: Chat, rest: str) -> None:
     chat.screen.say(f"Read {path}. It will be put before your next message.")
 
 
-# The chat
+# Commands about the chat
 
 
 _KEYS = (

@@ -28,8 +28,8 @@ _QUOTE = '"""'
 _BLOCK = re.compile(r'(?:/set\s+system\s+|/edit\s+)?(""".*)', re.DOTALL)
 _MULTILINE = ("/set system", "/edit")
 _KIND = r"\.(?i:png|jpe?g|gif|bmp|webp)"
-# The path of a picture: in quotes, without blanks, with escaped blanks, or with blanks if the text begins
-# like a path.
+# Matches the path of a picture. The path may be in quotes, have no blanks, or have escaped blanks. It may
+# also have plain blanks if the whole text begins like a path.
 _PICTURE = re.compile(
     rf"""(?<!\S)(?:(["'])([^\n]{{1,300}}?{_KIND})\1"""
     rf"""|((?:\\.|[^\s\\'"]){{1,300}}?{_KIND}|(?:[a-zA-Z]:[\\/]|~?/|\.\.?/)[^\n'"]{{1,300}}?{_KIND})(?![./]?\w))"""

@@ -36,10 +36,10 @@ from eaglecpp.files import make_folder
 from eaglecpp.human import visible
 from eaglecpp.modelfile.parameters import PARAMETERS
 
-# a pasted text with at least this number of lines is folded, because the text would hide the conversation
+# Minimum number of lines of a pasted text that is folded, because the text would hide the conversation.
 _LONG_LINES = 10
-# The first character of a private-use plane. Characters of the lower private-use area are not used, because
-# many fonts have icons there.
+# First character of a private-use plane. The lower private-use area is not used, because many fonts have
+# icons in that area.
 _FIRST_MARK = 0x100000
 _PLACEHOLDER = FormattedText([("fg:ansibrightblack", "Send a message (/? for help)")])
 
@@ -142,10 +142,12 @@ class Keyboard:
         At the end the input is printed again, because prompt_toolkit leaves the placeholder on the screen,
         and of a long block only as much as fits on the screen.
         """
-        # if the placeholder is None, prompt_toolkit keeps the previous placeholder
+        # The placeholder is "" and not None, because prompt_toolkit would keep the previous placeholder for
+        # None.
         placeholder = _PLACEHOLDER if prompt == PROMPT else ""
         typed = ""
-        self._session.layout.focus(DEFAULT_BUFFER)  # a signal may have ended the last prompt during a search
+        # A signal may have ended the previous prompt during a search, which moves the focus.
+        self._session.layout.focus(DEFAULT_BUFFER)
         try:
             typed = self._session.prompt(prompt, default=default, placeholder=placeholder)
         except KeyboardInterrupt as interrupt:

@@ -93,7 +93,7 @@ class RunModel:
         own = {**options, "strategy": self.strategy}
         return self.engine.default_session.answer(conversation, own, needs_template=False, truncate=True)
 
-    # Options
+    # Options of the model
 
     def settings_of(self, parameters: Mapping[str, ParameterValue], strategy: str) -> dict[str, Any]:
         """Returns the attributes for settings that were saved with a chat. Options on the command line
@@ -201,7 +201,7 @@ class RunModel:
             self._check_here()
         if reloads:
             self.close()
-        self.plan = self._make_plan()  # planned after closing, when the memory is free
+        self.plan = self._make_plan()  # the new plan is made after closing, when the memory is free
         if reloads:
             self._engine = self._open()
 

@@ -56,7 +56,8 @@ class WordWrap:
             elif char in " \t":
                 out += self._place_word()
                 self._blanks.append((char, style))
-            elif _columns(char) == 2:  # scripts without spaces may break at any character
+            # Scripts without spaces, which have wide characters, may break at any character.
+            elif _columns(char) == 2:
                 out += self._place_word()
                 self._word.append((char, style))
                 out += self._place_word()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Sending: streams the server's /api/chat answer into a turn of the conversation.
+// Sends questions: streams the server's /api/chat answer into a turn of the conversation.
 import { $, complain, lines, request, set, speak, state } from "./base.js";
 import { addTurn, shown } from "./branches.js";
 import { chat, clear, endEdit, saveChat, touch } from "./chats.js";
@@ -7,12 +7,12 @@ import { asMessage } from "./files.js";
 import { haveModels, loadedModel, loadModels } from "./models.js";
 import { options, strategy } from "./settings.js";
 
-const MIN_TOKENS = 32;  // minimum tokens of an answer with a shown speed-up; the speed of a shorter answer is noise
+const MIN_TOKENS = 32;  // Minimum tokens of an answer whose speed-up is shown. The speed of a shorter answer is noise.
 
-export const views = new WeakMap();  // answers to the components that show them
+export const views = new WeakMap();  // maps each answer to the component that shows it
 
 Object.assign(state, {
-  live: new Set(),  // running answers
+  live: new Set(),  // answers that are still running
   editing: null,  // the turn that is being edited
 });
 
@@ -42,14 +42,15 @@ export async function answer(index = shown(chat()).length, turn = null) {
   set();
   await haveModels();
   const asked = messages(owner, index), wanted = options();
-  if (isPair) wanted.seed ??= Math.floor(Math.random() * 2 ** 31);  // with the same seed, both answers have the same text
+  // both answers of a pair have the same seed, so they have the same text
+  if (isPair) wanted.seed ??= Math.floor(Math.random() * 2 ** 31);
   speak(turn ? "The answer continues." : "The answer has started.");
   if (turn) delete turn.answers[0].error;
   else {
     turn = { role: "assistant", answers: (isPair ? [true, false] : [drafting]).map((draft) => ({ draft, content: "", thinking: "", runs: [] })) };
     addTurn(owner, index, turn);
     saveChat(owner);
-    if (owner === chat()) $("log").scrollTop = 0;  // shows the end, because the log is in reverse order
+    if (owner === chat()) $("log").scrollTop = 0;  // the log is in reverse order, so this position shows its end
   }
   let isWhole = true;
   // The two answers run one after the other, so that their speeds are comparable.
@@ -62,7 +63,7 @@ export async function answer(index = shown(chat()).length, turn = null) {
   if (isWhole) speak(`The answer${where} is complete.`);
   else if (turn.answers.some((one) => one.error)) complain(`The answer${where} failed.`);
   else speak("Stopped.");
-  loadModels();  // shows the model as loaded, if this answer loaded it
+  loadModels();  // updates the list, because this answer may have loaded the model
 }
 
 function messages(one, end) {
@@ -85,12 +86,14 @@ async function stream(answer, messages, options, isPair, signal) {
   const show = () => {
     const begun = performance.now();
     isPending = false;
-    views.get(answer)?.forceUpdate(() => { next = performance.now() + 4 * (performance.now() - begun); });  // so drawing a long answer takes at most a fifth of the time
+    // the pause limits the drawing of a long answer to a fifth of the time
+    views.get(answer)?.forceUpdate(() => { next = performance.now() + 4 * (performance.now() - begun); });
   };
   const { think } = state.settings, body = { model: state.chosen, messages, options, show_drafts: true, draft: answer.draft };
   if (think) body.think = think === "true";
   if (answer.draft && strategy()) body.strategy = strategy();
-  const isPlanned = answer.draft && !isPair && ["", "auto"].includes(strategy());  // then the planner has estimated the speed-up
+  // true if the planner has estimated the speed-up
+  const isPlanned = answer.draft && !isPair && ["", "auto"].includes(strategy());
   if (!loadedModel()) answer.figures = "Loading the model.";
   state.live.add(answer);
   set();
@@ -117,14 +120,15 @@ async function stream(answer, messages, options, isPair, signal) {
   }
 }
 
-// Appends a run. runs: lengths in characters of the answer, alternately drafted and not drafted.
+// Appends a run to `runs`. runs: lengths in characters of parts of the answer, alternately drafted and not drafted.
 function addRun(runs, length, isAccepted) {
   const end = runs.at(-1);
   if (end && end[1] === isAccepted) end[0] += length;
   else runs.push([length, isAccepted]);
 }
 
-// Returns the text about an answer's speed, during the answer and afterwards. The speed-up has its own badge.
+// Returns the text that reports an answer's speed, during the answer and afterwards. The speed-up is in a separate
+// badge.
 const inWords = ({ predicted_n, predicted_per_second }) => [`${predicted_n} tokens`, `${predicted_per_second.toFixed(1)} tokens/s`];
 
 function finish(answer, part, isPlanned) {
@@ -132,7 +136,7 @@ function finish(answer, part, isPlanned) {
   answer.speed = t.predicted_per_second;
   answer.n = t.predicted_n;
   answer.used = part.prompt_eval_count + part.eval_count;
-  delete answer.speedup;  // the speed-up of the answer before it was continued
+  delete answer.speedup;  // this speed-up was measured before the answer was continued
   answer.drafts = `acceptance length ${t.acceptance_length.toFixed(1)}, ${t.draft_n_accepted} of ${t.draft_n} drafted tokens accepted`;
   if (isPlanned && t.plan.strategy === "auto" && t.predicted_n >= MIN_TOKENS) answer.speedup = t.plan.speedup ?? undefined;
   const figures = inWords(t);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Shared by all parts of the page: the state, controls, notices, browser storage, requests.
+// Parts that the whole page shares: the state, controls, notices, browser storage, requests.
 import htm from "./vendor/htm.mjs";
 import { h, render } from "./vendor/preact.mjs";
 
@@ -10,20 +10,20 @@ export const html = htm.bind(h);
 export const $ = (id) => document.getElementById(id);
 export const state = {};
 
-// Changes the state and redraws `state.page`, once the page is set.
+// Changes the state. Redraws `state.page`, if it is set.
 export function set(changes = {}) {
   Object.assign(state, changes);
   if (state.page) render(h(state.page), document.body);
 }
 
-// An icon of vendor/icons.svg, hidden from screen readers.
+// An icon of vendor/icons.svg. Screen readers ignore it.
 export const Icon = ({ name }) => html`<svg class="icon" aria-hidden="true"><use href="static/vendor/icons.svg#${name}"/></svg>`;
 
-// A button with only an icon; its label is its tooltip.
+// A button that shows only an icon. Its label is shown as a tooltip.
 export const IconButton = ({ icon, label, ...more }) => html`
   <button type="button" class="icon-only" aria-label=${label} title=${label} ...${more}><${Icon} name=${icon}/></button>`;
 
-// Returns a stored value. Returns the default if the types differ.
+// Returns a stored value, or the default if their types differ.
 export function load(name, otherwise) {
   try {
     const value = JSON.parse(localStorage.getItem("eaglecpp." + name)) ?? otherwise;
@@ -41,7 +41,7 @@ export function save(name, value) {
   }
 }
 
-// A message for screen readers only; other users see the change.
+// Sets a message that only screen readers read out. Other users see the change itself.
 export const speak = (spoken) => set({ spoken });
 
 // Shows a notice above the question, also to screen readers. A notice with an error or a button stays until
@@ -75,7 +75,8 @@ export async function copyText(text) {
   }
 }
 
-// Replaces the browser's text of a connection error. An abort by the user is rethrown.
+// Replaces the browser's text of a connection error by our own text. Rethrows the error if the user has aborted the
+// request.
 function inOurWords(error, what) {
   if (error.name === "AbortError") throw error;
   throw new Error(`The server at ${location.host} ${what}; is eaglecpp serve still running?`);
@@ -91,7 +92,7 @@ export async function request(path, { method = "GET", body, signal } = {}) {
   return answer;
 }
 
-// Yields the objects of a streamed answer, which has one object per line. Throws the error if an object is one.
+// Yields the objects of a streamed answer, one per line. Throws an Error if an object reports an error.
 export async function* lines(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";

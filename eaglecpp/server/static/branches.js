@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The turns of a conversation, which is called `one` here. An edit loses no turn, because `turns` keeps all
-// turns in order of creation. Each turn has the index of its predecessor, `before`, and of its shown
-// successor, `next`. The `next` of the conversation is its first shown turn.
+// The turns of a conversation. The code calls the conversation `one`. An edit loses no turn, because `turns` keeps all
+// turns in order of creation. Each turn has the index `before` of its predecessor, and the index `next` of its shown
+// successor. The conversation's own `next` is the index of its first shown turn.
 
 export function shown(one) {
   const turns = [];
@@ -9,13 +9,13 @@ export function shown(one) {
   return turns;
 }
 
-// Replaces the shown turn at `index`, and all turns after it, by `turn`.
+// Replaces the shown turn at `index` and all turns after it by `turn`.
 export function addTurn(one, index, turn) {
   turn.before = one.turns.indexOf(shown(one)[index - 1]);
   (one.turns[turn.before] ?? one).next = one.turns.push(turn) - 1;
 }
 
-// Returns all versions of a turn, including itself.
+// Returns all versions of a turn, including the turn itself.
 export const versions = (one, turn) => one.turns.filter(({ before }) => before === turn.before);
 
 export function showTurn(one, turn) {

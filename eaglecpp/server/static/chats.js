@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MIT
-// The conversations, stored in the browser's database: list, search, names, deletion and export.
+// The conversations, which are stored in the browser's database: list, search, names, deletion and export.
 import { $, complain, html, Icon, IconButton, load, save, say, set, state } from "./base.js";
 import { isTree, shown } from "./branches.js";
 import { asMessage } from "./files.js";
 import { openDB } from "./vendor/idb.js";
 
 const TABLE = "chats";
-const windows = new BroadcastChannel("eaglecpp");  // other windows of this page
-const unsaved = new Set();  // ids of conversations whose current version is not stored
+const windows = new BroadcastChannel("eaglecpp");  // channel to the other windows of this page
+const unsaved = new Set();  // ids of conversations with unsaved changes
 let database = null;
 
 export const NARROW = matchMedia("(max-width: 44em)");
 export const chat = () => state.chats.find((one) => one.id === state.current);
 
-Object.assign(state, { chats: [], running: new Map(),  // AbortController of the running answer, by conversation
+Object.assign(state, { chats: [], running: new Map(),  // AbortController of the running answer of each conversation
   current: load("current", ""), search: "", unsaved: "", isListOpen: !NARROW.matches && load("menu", true) });
 
-// Resolves when the conversations are loaded.
+// Loads the conversations.
 export async function useChats() {
   windows.onmessage = async () => {  // another window has saved a conversation
     await read().catch(() => null);
@@ -32,8 +32,8 @@ export async function useChats() {
 
 const opened = async () => database ??= await openDB("eaglecpp", 1, { upgrade: (made) => made.createObjectStore(TABLE, { keyPath: "id" }) });
 
-// Loads stored conversations, except conversations that are unsaved or in use in this window. Returns the number
-// of invalid conversations.
+// Loads the stored conversations, except conversations that this window uses or has not saved. Returns the number of
+// invalid conversations.
 async function read() {
   const records = await (await opened()).getAll(TABLE), chats = records.filter(isChat);
   const own = state.editing && chat();
@@ -46,7 +46,7 @@ function isChat(one) {
   try {
     const isText = [one.id, one.title, one.system ?? ""].every((text) => typeof text === "string");
     return isText && Number.isFinite(one.at) && one.turns.every(isTurn) && isTree(one);
-  } catch {  // a field is not a list
+  } catch {  // a field that should be a list is not a list
     return false;
   }
 }
@@ -60,13 +60,13 @@ const isAnswer = ({ content, runs, speedup = 0 }) => typeof content === "string"
 
 const byTime = (one, other) => other.at - one.at;
 
-// Marks a conversation as just used, so that it comes first in the list.
+// Marks a conversation as just used, which moves it to the top of the list.
 export function touch(one) {
   one.at = Date.now();
   state.chats.sort(byTime);
 }
 
-// Saves a conversation. If the browser refuses, a notice stays until saving succeeds.
+// Saves a conversation. If the browser refuses, shows a notice until saving succeeds.
 export async function saveChat(one = chat()) {
   if (!one?.turns.length) return;
   unsaved.add(one.id);
@@ -89,10 +89,10 @@ export function newChat() {
   $("question").focus();
 }
 
-// randomUUID is missing if the page comes over plain HTTP from another machine.
+// The id is made without randomUUID, which is missing if another machine loads the page over plain HTTP.
 const made = () => ({ id: `${Date.now()}-${Math.random()}`, at: Date.now(), title: "New conversation", turns: [] });
 
-// Shows a conversation. A running answer of another conversation continues.
+// Shows a conversation. If another conversation has a running answer, that answer continues.
 export function open(one) {
   endEdit();
   save("current", one.id);
@@ -118,13 +118,13 @@ export function leave() {
   endEdit();
 }
 
-// The list of conversations: a drawer on a phone, else next to the conversation.
+// Opens or closes the list of conversations. The list is a drawer on a phone, and otherwise next to the conversation.
 export function showList(isListOpen) {
   set({ isListOpen });
   if (!NARROW.matches) save("menu", isListOpen);
 }
 
-// The list
+// Drawing the list of conversations
 
 export function Side() {
   const wanted = state.search.trim().toLowerCase();
@@ -148,7 +148,7 @@ export function Side() {
 
 const texts = (one) => [one.title, ...shown(one).flatMap((turn) => turn.content ?? turn.answers.map((answer) => answer.content))];
 
-// Returns the text of the time of last use, for the list.
+// Returns a text for the time at which a conversation was last used.
 function since(at) {
   const days = Math.round((new Date().setHours(0, 0, 0, 0) - new Date(at).setHours(0, 0, 0, 0)) / 86_400_000);
   if (days < 31) return new Intl.RelativeTimeFormat("en", { numeric: "auto" }).format(-days, "day");
@@ -193,7 +193,8 @@ async function remove(gone) {
   set({ chats: state.chats.filter((one) => one !== gone) });
   if (!chat()) newChat();
   $("question").focus();
-  await saveChat(state.chats.find(({ id }) => unsaved.has(id)));  // tries again, because space was freed
+  // saving may succeed now, because the deletion has freed space
+  await saveChat(state.chats.find(({ id }) => unsaved.has(id)));
   say(`“${gone.title}” is deleted.`, false, () => {
     state.chats.push(gone);
     open(gone);
@@ -213,7 +214,8 @@ function give(download, text) {
   setTimeout(() => URL.revokeObjectURL(href), 10_000);
 }
 
-// Exports all conversations to a file, and imports such a file. Of two versions, the later version is kept.
+// Exports all conversations to a file, and imports such a file. If a conversation is in both, the later version is
+// kept.
 
 export function backUp() {
   give(`eaglecpp-${new Date().toISOString().slice(0, 10)}.json`, JSON.stringify({ eaglecpp_chats: 1, chats: state.chats.filter((one) => one.turns.length) }));

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
-// Files and pictures of a question, which the user chooses, drops or pastes.
+// Files and pictures of a question. The user chooses, drops or pastes them.
 import { $, complain, html, IconButton, set, state } from "./base.js";
 import { takesImages } from "./models.js";
 
-const MAX_TEXT = 256 * 1024;  // maximum bytes of a text file, more than most contexts hold
-const MAX_SIDE = 1024;  // maximum pixels of a picture's longer side; models scale pictures down further anyway
+const MAX_TEXT = 256 * 1024;  // Maximum bytes of a text file. Most contexts are shorter.
+const MAX_SIDE = 1024;  // Maximum pixels of a picture's longer side. Models scale larger pictures down anyway.
 
-Object.assign(state, { files: [], images: [] });  // attached to the question in the input field
+Object.assign(state, { files: [], images: [] });  // attachments of the question in the input field
 document.ondragover = (event) => event.preventDefault();
 document.ondrop = document.onpaste = (event) => {
   const { files } = event.dataTransfer ?? event.clipboardData;
-  if (files.length) event.preventDefault();  // otherwise the browser would open a dropped file instead of this page
+  if (files.length) event.preventDefault();  // otherwise the browser would leave this page and open the dropped file
   if (files.length) attach([...files]);
 };
 
@@ -49,7 +49,7 @@ async function readImage(file) {
   const scale = Math.min(1, MAX_SIDE / Math.max(picture.width, picture.height));
   const canvas = Object.assign(document.createElement("canvas"), { width: Math.ceil(scale * picture.width), height: Math.ceil(scale * picture.height) });
   const on = canvas.getContext("2d");
-  on.fillStyle = "#fff";  // JPEG has no transparency
+  on.fillStyle = "#fff";  // JPEG has no transparency, so the background is white
   on.fillRect(0, 0, canvas.width, canvas.height);
   on.drawImage(picture, 0, 0, canvas.width, canvas.height);
   return canvas.toDataURL("image/jpeg", 0.9);
@@ -57,7 +57,7 @@ async function readImage(file) {
 
 const Picture = ({ src, i }) => html`<img src=${src} alt="Picture ${i + 1}"/>`;
 
-// The attachments of the question in the input field, with buttons to remove them.
+// Shows the attachments of the question in the input field, with buttons to remove them.
 export function Attached() {
   const without = (name, at) => () => { set({ [name]: state[name].filter((one, i) => i !== at) }); $("question").focus(); };
   return html`
@@ -67,12 +67,13 @@ export function Attached() {
     </ul>`;
 }
 
-// The attachments of a sent question.
+// Shows the attachments of a sent question.
 export const Files = ({ files = [], images = [] }) => html`
   ${files.map(({ name, text }) => html`<details><summary>${name}</summary><pre tabindex="0">${text}</pre></details>`)}
   ${images.map((src, i) => html`<${Picture} src=${src} i=${i}/>`)}`;
 
-// Converts a question to a message of Ollama's API. Each file is quoted in a fence longer than any fence in the file.
+// Converts a question to a message of Ollama's API. Each file is quoted in a fence that is longer than any fence in the
+// file.
 export function asMessage({ content, files = [], images = [] }) {
   const quoted = files.map(({ name, text }) => {
     const longest = Math.max(2, ...(text.match(/`+/g) ?? []).map((run) => run.length));

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT
-// The server's models: the chosen model, facts about each model, downloads.
+// The models of the server: the chosen model, facts about each model, downloads.
 import { $, complain, html, Icon, lines, load, Notice, request, save, say, set, state } from "./base.js";
 
 Object.assign(state, {
-  listed: [],  // from /api/tags
-  inMemory: [],  // from /api/ps
+  listed: [],  // models in /api/tags
+  inMemory: [],  // models in /api/ps
   chosen: "",  // name of the chosen model
-  pulling: null,  // the AbortController of a download
-  pulled: 0,  // downloaded share of a model, 0 if unknown
+  pulling: null,  // AbortController of the running download
+  pulled: 0,  // downloaded share of a model; 0 if unknown
 });
 
 export const loadedModel = (name = state.chosen) => state.inMemory.find((one) => one.name === name);
 
 export const takesImages = () => state.listed.find((one) => one.name === state.chosen)?.capabilities?.includes("vision");
 
-// Returns whether a model generates text; an embedding model does not.
+// Returns true if a model generates text. An embedding model does not.
 const answers = ({ capabilities = [] }) => !capabilities.length || capabilities.includes("completion");
 
-// Returns the model's default options. Returns null if the model is not in memory, because this must not load it.
+// Returns the model's default options, or null if the model is not in memory. This function must not load a model.
 export async function defaults() {
   if (!loadedModel()) return null;
   const settings = (await (await request(`props?model=${encodeURIComponent(state.chosen)}`)).json()).default_generation_settings;
@@ -28,7 +28,7 @@ let loading = null;  // promise of the list of models
 
 export const loadModels = () => loading = listModels();
 
-// Waits for the list of models, because a question may be sent before the list has arrived.
+// Waits for the list of models. A question may be sent before the list has arrived.
 export async function haveModels() {
   await loading;
   if (!state.chosen) await loadModels();
@@ -39,7 +39,7 @@ async function listModels() {
   try {
     state.listed = (await (await request("api/tags")).json()).models;
     state.inMemory = (await (await request("api/ps")).json()).models;
-    // A loaded model is chosen, because it answers at once. Other models are loaded only if the user picks them.
+    // A loaded model answers at once, so it is chosen. Other models are only loaded if the user picks them.
     const names = state.listed.filter(answers).map((one) => one.name), loaded = state.inMemory.map((one) => one.name);
     const first = loaded.length && !loaded.includes(wanted) ? loaded.find((name) => names.includes(name)) : wanted;
     set({ chosen: [state.chosen, first, names[0]].find((name) => names.includes(name)) ?? "" });
@@ -49,7 +49,7 @@ async function listModels() {
   }
 }
 
-// The dialog to choose and download models. The dialog covers the page's notices, so it shows notices itself.
+// The dialog for choosing and downloading models. It shows notices itself, because it covers the page's notices.
 export const Models = () => html`
   <dialog id="models" aria-labelledby="models-title">
     <form method="dialog" class="bar"><h2 id="models-title">Models</h2><button class="main">Done</button></form>
@@ -63,7 +63,7 @@ export const Models = () => html`
     <${Notice}/>
   </dialog>`;
 
-// Parameters, type, size and context of a model, and its drafter.
+// Shows the parameters, type, size, context and drafter of a model.
 function Model({ model }) {
   const { name, details, size, context_length, draft } = model, now = loadedModel(name), isChosen = name === state.chosen;
   const context = now?.context_length ?? context_length, drafter = draft || (now?.drafts && (now.draft?.split(/[\\/]/).pop() || "its own"));
@@ -84,7 +84,7 @@ function choose(chosen) {
   $("models").close();
 }
 
-// Formats a size as the command line does.
+// Formats a size in the same way as the command line.
 function bytes(n) {
   const [size, unit] = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"]].find(([least]) => n >= least) ?? [1e3, "KB"];
   return `${(n / size).toFixed(n && n < 10 * size ? 1 : 0)} ${unit}`;
@@ -97,7 +97,7 @@ function submit(event) {
   else pull(model.value.trim(), draft.checked ? "auto" : undefined);
 }
 
-// draft: "auto" finds a known drafter; undefined = the model's own drafter
+// Downloads a model. draft: "auto" also looks for a known drafter; undefined keeps the model's own drafter.
 async function pull(name, draft) {
   if (!name) return;
   set({ pulling: new AbortController(), pulled: 0 });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The page, drawn entirely from the state. This file has everything around the turns.
+// The page, which is drawn entirely from the state. This file draws everything except the turns.
 import { ask } from "./answers.js";
 import { $, html, Icon, IconButton, Notice, say, set, state } from "./base.js";
 import { shown } from "./branches.js";
@@ -12,7 +12,8 @@ import { Turn } from "./turns.js";
 const EXAMPLES = ["Explain speculative decoding to a cook.", "Write a Python function that merges two sorted lists, with a test.",
   "Compare tea and coffee in a table."];
 
-const TOUCH = matchMedia("(pointer: coarse)");  // on-screen keyboards have no Shift+Enter, so Enter is a new line
+// On-screen keyboards cannot type Shift+Enter. With such a keyboard, Enter starts a new line.
+const TOUCH = matchMedia("(pointer: coarse)");
 
 function Page() {
   const turns = shown(chat()), edited = turns.indexOf(state.editing), name = state.chosen || "No model";
@@ -43,7 +44,7 @@ function Page() {
     <${Models}/>`;
 }
 
-// A new conversation: what this page is, the speed-up by drafting, and example questions.
+// Shows a new conversation: the purpose of this page, the speed-up by drafting, and example questions.
 function Empty() {
   const name = state.chosen, now = loadedModel(), gain = now?.drafting_gain;
   const gave = gain ? `In its last answers, ${name} was ${gain.speed.toFixed(1)} times as fast with drafting as without, with an acceptance length of ${gain.tokens.toFixed(1)}.`
@@ -91,7 +92,7 @@ function Ask({ used }) {
     </form>`;
 }
 
-// Shows how much of the context the conversation filled in its last answer.
+// Shows the share of the context that the conversation filled in its last answer.
 function Gauge({ used, all }) {
   if (!used || !all) return null;
   const text = `${used.toLocaleString("en")} of ${all.toLocaleString("en")} tokens`, percent = Math.round(100 * used / all);
@@ -119,7 +120,7 @@ document.onkeydown = (event) => {
     }
   }
   const chord = (event.ctrlKey || event.metaKey) && `${event.shiftKey ? "shift+" : ""}${event.key.toLowerCase()}`;
-  if (chord !== "k" && chord !== "shift+o") return;  // the same keys as on llama.cpp's page
+  if (chord !== "k" && chord !== "shift+o") return;  // llama.cpp's page has the same keys
   event.preventDefault();
   if (chord === "shift+o") return newChat();
   showList(true);

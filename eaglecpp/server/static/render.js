@@ -3,13 +3,15 @@
 // loaded: HTML is shown as text, a remote picture becomes a link, and DOMPurify sanitizes the result.
 /* global markdownit, DOMPurify, hljs, katex */
 
-// Limits in characters. They are needed because a model's text is unbounded, and is rendered again as it grows.
-const MAX_CODE = 50_000;  // maximum of a highlighted code block
-const MAX_FORMULA = 4_000, MAX_LINES = 100;  // maximum of one formula; a longer text is not a formula
-const MAX_SET = 20_000, MAX_FORMULAS = 500;  // maximum of all formulas of a text, and their maximum number; other formulas are shown as source
-const MAX_TEXT = 200_000, MAX_LIVE = 40_000;  // maximum of a rendered text, and of a running answer's rendered text; the rest is shown as source
+// Limits in characters. A model's text may be of any length, and it is rendered again as it grows.
+const MAX_CODE = 50_000;  // maximum length of a highlighted code block
+const MAX_FORMULA = 4_000, MAX_LINES = 100;  // Maximum length of one formula. A longer text is not a formula.
+// Maximum length of all formulas of a text together, and their maximum number. Further formulas are shown as source.
+const MAX_SET = 20_000, MAX_FORMULAS = 500;
+// Maximum length of a rendered text, and of a rendered text that is still growing. The rest is shown as source.
+const MAX_TEXT = 200_000, MAX_LIVE = 40_000;
 const DELIMITERS = [["$$", "$$", true], ["\\[", "\\]", true], ["\\(", "\\)", false], ["$", "$", false]];
-// MathML needs no styles and no fonts
+// MathML needs neither styles nor fonts.
 const FORMULA = { output: "mathml", throwOnError: false, errorColor: "currentcolor", strict: "ignore", trust: false, maxExpand: 300 };
 const ALLOWED = { RETURN_DOM_FRAGMENT: true, USE_PROFILES: { html: true, mathMl: true }, ADD_TAGS: ["semantics", "annotation"],
   FORBID_TAGS: ["style", "form", "input", "button", "textarea", "select", "dialog", "audio", "video", "picture", "source"],
@@ -27,13 +29,13 @@ markdown.renderer.rules.image = (tokens, i) => {
 DOMPurify.addHook("afterSanitizeAttributes", (node) => {
   if (node.tagName === "A") Object.assign(node, { target: "_blank", rel: "noopener noreferrer" });
   if (node.tagName === "IMG" && !/^data:image\//.test(node.getAttribute("src"))) node.remove();
-  if (node.tagName === "PRE") node.tabIndex = 0;  // so that the keyboard can scroll it
+  if (node.tagName === "PRE") node.tabIndex = 0;  // the keyboard can scroll an element with a tab index
 });
 
 const set = new Map();  // cache of rendered formulas
-let nSet = 0, nFormulas = 0;  // for the rendered text: characters of formulas outside the cache, and number of formulas
+let nSet = 0, nFormulas = 0;  // number of characters in the text's uncached formulas, and number of its formulas
 
-// isLive: the answer is still running
+// isLive: true while the answer is running
 export function render(text, isLive = false) {
   nSet = nFormulas = 0;
   const max = isLive ? MAX_LIVE : MAX_TEXT;
@@ -66,8 +68,8 @@ function formula(tex, displayMode) {
 
 const asWritten = (tex) => `<code>${markdown.utils.escapeHtml(tex)}</code>`;
 
-// Returns whether a mark occurs in the text after `from`. The result is cached, because a search for each
-// unclosed mark would take quadratic time.
+// Returns true if a mark occurs in the text after `from`. The result is cached, because a search for each unclosed mark
+// would take quadratic time.
 function comes(state, mark, from) {
   state.marks ??= {};
   state.marks[mark] ??= state.src.lastIndexOf(mark);
@@ -83,13 +85,14 @@ function formulaInline(state, silent) {
   const length = src.slice(start, start + MAX_FORMULA).indexOf(close), end = start + length;
   const tex = src.slice(start, end);
   if (length < 0 || !tex.trim()) return false;
-  if (open === "$" && (/^\s|\s$/.test(tex) || /\d/.test(src[end + 1] ?? ""))) return false;  // text such as "$5 and $6"
+  // The text is not a formula, for example in "$5 and $6".
+  if (open === "$" && (/^\s|\s$/.test(tex) || /\d/.test(src[end + 1] ?? ""))) return false;
   if (!silent) Object.assign(state.push("formula", "", 0), { content: tex, meta: isDisplay });
   state.pos = end + close.length;
   return true;
 }
 
-// A formula on separate lines.
+// Parses a formula on separate lines.
 function formulaBlock(state, first, end, silent) {
   const line = (n) => state.src.slice(state.bMarks[n] + state.tShift[n], state.eMarks[n]);
   const [open, close] = DELIMITERS.slice(0, 2).find(([mark]) => line(first).startsWith(mark)) ?? [];
@@ -106,16 +109,17 @@ function formulaBlock(state, first, end, silent) {
   return true;
 }
 
-// Puts an answer's headings below the page's own, on two levels without gaps, for navigation by headings.
+// Moves an answer's headings below the page's own headings, on two levels without gaps. So users can navigate by
+// headings.
 function headings({ tokens }) {
   const all = tokens.filter(({ type }) => type.startsWith("heading_")), top = all[0]?.tag;
   for (const token of all) token.tag = token.tag > top ? "h4" : "h3";
 }
 
-// Wraps the drafted characters of `root`. runs: [length, isDrafted] over the source. The rendered text is the
-// source without its marks, in the same order, so both are walked in parallel.
+// Wraps the drafted characters of `root`. runs: pairs [length, isDrafted] over the source. The rendered text is the
+// source without its marks and in the same order, so both are walked in parallel.
 export function colour(root, source, runs) {
-  let nLeft = source.length;  // in an imported file, runs may have any lengths
+  let nLeft = source.length;  // in an imported file, runs may have any length
   const flags = runs.flatMap(([length, isOn]) => {
     const n = Math.max(0, Math.min(length | 0, nLeft));
     nLeft -= n;
@@ -124,13 +128,15 @@ export function colour(root, source, runs) {
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   const nodes = [];
   for (let node; (node = walker.nextNode());) {
-    const isBetweenBlocks = /^\s*\n\s*$/.test(node.data) && !node.parentNode.closest("pre");  // such as between rows of a table or lines of a list
+    // for example the white space between rows of a table or lines of a list
+    const isBetweenBlocks = /^\s*\n\s*$/.test(node.data) && !node.parentNode.closest("pre");
     if (!isBetweenBlocks && !node.parentNode.closest("math")) nodes.push(node);
   }
   let at = 0;
   for (const node of nodes) {
     const parts = [], begin = /\S[^\n]{0,15}/.exec(node.data);
-    const ahead = begin ? source.slice(at, at + 4000).indexOf(begin[0]) : -1;  // skips marks and link addresses
+    // number of characters to skip, which are marks and link addresses
+    const ahead = begin ? source.slice(at, at + 4000).indexOf(begin[0]) : -1;
     at += Math.max(0, ahead - (begin?.index ?? 0));
     let isOn = false;
     for (const char of node.data) {

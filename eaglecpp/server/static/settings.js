@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
-// The settings and their presets, stored in the browser, and the options of a request. The system prompt
-// belongs to the conversation.
+// The settings and their presets, which are stored in the browser, and the options of a request. The system prompt is
+// stored with the conversation.
 import { $, html, IconButton, load, save, set, state } from "./base.js";
 import { backUp, chat, restore, saveChat } from "./chats.js";
 import { defaults, loadedModel, loadModels } from "./models.js";
 
-const NUMBERS = {  // label, step, maximum, minimum; a phone folds all settings but the first two
+// Each setting has a label, step, maximum and minimum. A phone folds all settings except the first two.
+const NUMBERS = {
   temperature: ["Temperature", 0.1, 2], num_predict: ["Max tokens", 1, undefined, 1], num_ctx: ["Context", 1, undefined, 1],
   top_p: ["Top p", 0.05, 1], top_k: ["Top k", 1], min_p: ["Min p", 0.01, 1], repeat_penalty: ["Repeat penalty", 0.05], seed: ["Seed", 1] };
-const SAVED = [...Object.keys(NUMBERS), "think", "strategy"];  // settings that a preset saves, in addition to the system prompt
+const SAVED = [...Object.keys(NUMBERS), "think", "strategy"];  // settings in a preset, in addition to the system prompt
 const BUILT_IN = { "Model's own": {}, Precise: { temperature: "0" }, Balanced: { temperature: "0.7", top_p: "0.9" },
   Creative: { temperature: "1.1", top_p: "0.95", min_p: "0.05" } };
 const FIRST = { ...Object.fromEntries(SAVED.map((name) => [name, ""])), key: "", theme: "", drafting: true, compare: false, colour: false };
@@ -16,7 +17,7 @@ const FIRST = { ...Object.fromEntries(SAVED.map((name) => [name, ""])), key: "",
 Object.assign(state, {
   settings: Object.fromEntries(Object.entries(FIRST).map(([name, value]) => [name, load(name, value)])),
   preset: "",  // name of the chosen preset
-  inForce: {},  // values that apply if a field is empty
+  inForce: {},  // default values, which apply to empty fields
 });
 
 export function change(changes) {
@@ -24,7 +25,7 @@ export function change(changes) {
   set({ settings: { ...state.settings, ...changes } });
 }
 
-// Return the attributes of an input field, and of a switch, for a setting.
+// These functions return the attributes of an input field or of a switch for a setting.
 const field = (id) => ({ id, value: state.settings[id], onInput: ({ target }) => change({ [id]: target.value }) });
 export const toggle = (id) => ({ id, type: "checkbox", checked: state.settings[id], onChange: ({ target }) => change({ [id]: target.checked }) });
 
@@ -36,7 +37,7 @@ export async function openSettings() {
 
 function closeSettings() {
   saveChat();
-  if (!state.chosen) loadModels();  // the models could not be listed without the API key
+  if (!state.chosen) loadModels();  // the list of models may be empty because the API key was missing
 }
 
 function setSystem(system) {
@@ -114,14 +115,14 @@ function deletePreset() {
   set({ preset: "" });
 }
 
-// Describes the loaded model's settings.
+// Describes the settings of the loaded model.
 function inMemory(now) {
   if (!now) return "The model is not in memory yet.";
   return `In memory: a context of ${now.context_length} tokens, ${now.n_parallel} ${now.n_parallel === 1 ? "conversation" : "conversations"} at a time, ` +
     `strategy ${now.strategy}, ${now.drafts ? "with" : "without"} drafts. ${(now.notices ?? []).join(" ")}`;
 }
 
-// Returns the value that applies if a field is empty.
+// Returns the default value that applies to an empty field.
 function inForce(name) {
   const value = state.inForce[name];
   if (name === "seed") return "random";

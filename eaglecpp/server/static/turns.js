@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The turns of the conversation: questions, answers, and their buttons.
+// The turns of the conversation: questions, answers, and buttons.
 import { answer as ask, views } from "./answers.js";
 import { $, copyText, html, Icon, IconButton, set, state } from "./base.js";
 import { showTurn, versions } from "./branches.js";
@@ -43,7 +43,7 @@ function Answers({ turn, index, isLast }) {
     </div>`;
 }
 
-// Version switch of an edited or regenerated turn: ‹ 2 of 3 ›
+// Shows the version switch of an edited or regenerated turn, such as ‹ 2 of 3 ›.
 function Versions({ turn }) {
   const all = versions(chat(), turn), at = all.indexOf(turn);
   const step = (icon, label, to) => html`<${IconButton} icon=${icon} label=${label} disabled=${!to || state.running.has(state.current)} onClick=${() => turnTo(to)}/>`;
@@ -58,7 +58,7 @@ function turnTo(turn) {
   set();
 }
 
-// Puts the turn's text into the input field. The conversation does not change until the text is sent.
+// Puts the turn's text into the input field. The conversation stays unchanged until the user sends the text.
 function edit(turn) {
   $("question").value = turn.content ?? turn.answers[0].content;
   set({ editing: turn, files: turn.files ?? [], images: turn.images ?? [] });
@@ -80,7 +80,7 @@ class Answer extends Component {
   }
 }
 
-// Rendered Markdown, which is drawn again only if it changes.
+// Shows rendered Markdown. The text is drawn again only if it has changed.
 class Text extends Component {
   shouldComponentUpdate(next) {
     return Object.keys(next).some((name) => next[name] !== this.props[name]);
@@ -100,7 +100,7 @@ class Text extends Component {
   }
 }
 
-// Puts a bar with language and copy button above a code block.
+// Adds a bar with the language and a copy button above a code block.
 function frame(pre) {
   const language = /language-(\S+)/.exec(pre.querySelector("code")?.className)?.[1] ?? "text";
   const box = Object.assign(document.createElement("div"), { className: "code" });
@@ -109,7 +109,7 @@ function frame(pre) {
   box.append(pre);
 }
 
-// A badge that shows or hides the drafted text.
+// Shows the badge that switches the marking of drafted text on and off.
 function Gain({ speedup, drafts }) {
   const isShown = state.settings.colour;
   const title = `Drafting: about ${speedup.toFixed(2)} times the speed without it, ${drafts}. ${isShown ? "Hides" : "Shows"} the drafted text.`;

@@ -36,13 +36,13 @@ from eaglecpp.store.remote.reach import HttpSession
 from eaglecpp.store.transaction import Transaction
 
 _T = TypeVar("_T")
-_LONGEST_WAIT_S = 60  # maximum seconds before another try, even if the server asks for a longer delay
+_LONGEST_WAIT_S = 60  # maximum seconds before the next try, even if the server requests a longer delay
 MAX_SMALL = 16 << 20
 """Maximum size of a manifest, config or template in bytes. Valid ones are far smaller."""
 _SMALL_S = 45.0
 """Seconds for the download of a manifest, config or template, including all tries."""
 _MAX_TRIES = 5
-_BUSY = (408, 425, 429, 500, 502, 503, 504)  # statuses that are worth a retry
+_BUSY = (408, 425, 429, 500, 502, 503, 504)  # HTTP statuses after which a download is tried again
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _pieces(response: httpx.Response, limit: int, owner: str) -> Iterator[bytes]
     httpx's errors.
     """
     coding = response.headers.get("Content-Encoding", "identity").lower()
-    if coding not in ("", "identity"):  # compressed data may unpack to any size
+    if coding not in ("", "identity"):  # compressed data could unpack to any size
         raise DownloadError(f"{owner}: the server sent {coding[:40]}, which was not requested")
     n_bytes = 0
     for piece in response.iter_raw():
@@ -171,7 +171,8 @@ def fetch(session: HttpSession, root: Path, remote: Remote, report: Report) -> P
     make_folder(path.parent)
     failed = f"gave up after {_MAX_TRIES} tries; run the command again to continue the download"
     with lock_store(root, remote.digest, report):
-        if not is_sound(blob, remote.digest, remote.size):  # otherwise another process has stored it
+        # another process may have stored the blob meanwhile
+        if not is_sound(blob, remote.digest, remote.size):
             require_online(remote.label)
             _tried(partial(_receive, session, path, remote, report), remote.label, failed, report)
             path.replace(blob)
@@ -202,7 +203,7 @@ def _receive(session: HttpSession, path: Path, remote: Remote, report: Report) -
     check_space(path.parent, remote.size - start, "the download")
     if start < remote.size:
         _stream(session, path, remote, start, report)
-    path.touch(0o644)  # creates the file even if no byte arrives
+    path.touch(0o644)  # creates the file even if no byte has arrived
     report(remote.progress(remote.size))
     step = Status("verifying sha256 digest", remote.digest, file=remote.name)
     if file_digest(path, report, step) == remote.digest:
@@ -220,18 +221,20 @@ def _stream(session: HttpSession, path: Path, remote: Remote, start: int, report
     connection breaks.
     """
     with session.get(remote.url, {"Range": f"bytes={start}-"} if start else {}, remote.token) as response:
-        if start and response.status_code == 416:  # the partial file is longer, so it is wrong
+        # The partial file is longer than the whole file, so the partial file is wrong.
+        if start and response.status_code == 416:
             path.unlink()
             raise _TryAgain(f"the server cannot continue at byte {start}; starting again")
         _check_status(response, remote.owner, remote.url, remote.help)
         is_rest = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
-        if not (response.status_code == 206 and is_rest):  # in this case the body starts at the first byte
+        # Without these two signs, the body starts at the first byte of the file.
+        if not (response.status_code == 206 and is_rest):
             start = 0
         length = response.headers.get("Content-Length", "")
         if length.isdecimal() and (whole := start + int(length[:20])) != remote.size:
             found = f"expected {remote.size} bytes, as listed, the server has {whole}"
             raise DownloadError(f"{remote.label}: {found}. Try again later, or ask the repository's owner")
-        path.touch(0o644)  # sets permissions that do not depend on the umask
+        path.touch(0o644)  # gives the file permissions that do not depend on the umask
         with path.open("ab") as stream:
             stream.truncate(start)
             for piece in _pieces(response, remote.size - start, remote.label):
@@ -243,7 +246,8 @@ def _stream(session: HttpSession, path: Path, remote: Remote, start: int, report
 
 
 def _check_status(response: httpx.Response, owner: str, url: str, help: str) -> None:
-    status, address = response.status_code, url.partition("?")[0]  # the query of a signed address is a secret
+    # The query of a signed address is a secret, so it is removed.
+    status, address = response.status_code, url.partition("?")[0]
     if status < 400:
         return
     text = f"the server returned {status} {response.reason_phrase} for {address}"

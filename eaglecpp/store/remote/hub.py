@@ -218,8 +218,8 @@ def _pick(files: Sequence[Remote], quant: str = "") -> Remote | None:
     for file in files:
         if lowered in (file.path.lower(), file.name.lower(), file.name.lower().removesuffix(".gguf")):
             return file
-    # Looks for whole words first: F16 must not match BF16. Then looks for parts of words: UD-Q4_K_XL counts
-    # as Q4_K_XL.
+    # The first pattern matches whole words, so F16 does not match BF16. The second pattern also matches parts
+    # of words, so UD-Q4_K_XL counts as Q4_K_XL.
     for before in (r"(?:^|[^a-z0-9])", ""):
         pattern = re.compile(before + re.escape(lowered) + r"[.-]")
         for file in files:

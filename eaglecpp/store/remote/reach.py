@@ -30,7 +30,7 @@ from eaglecpp.store.errors import DownloadError, HostRefusedError
 
 _KNOWN = (REGISTRY_HOST, *HUB_HOSTS)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_CONNECT_S, _SILENT_S = 15.0, 60.0  # seconds to connect, and seconds between two packets
+_CONNECT_S, _SILENT_S = 15.0, 60.0  # maximum seconds for connecting, and maximum seconds between two packets
 _MAX_REDIRECTS = 5
 _allowed: ContextVar[frozenset[str] | None] = ContextVar("allowed", default=None)
 
@@ -43,7 +43,7 @@ def named_by_a_request(registries: Iterable[str]) -> Iterator[None]:
     """
     allowed = {host.lower() for host in registries}
     if (endpoint := urlsplit(hub_endpoint()).netloc.lower()) not in _KNOWN:
-        allowed.add(endpoint)  # the operator has chosen this Hub, so it is allowed
+        allowed.add(endpoint)  # the operator has chosen this Hub, so the Hub is allowed
     token = _allowed.set(frozenset(allowed))
     try:
         yield
@@ -86,10 +86,10 @@ class HttpSession(httpcore.SyncBackend):
     def __init__(self, *, verify: bool = True) -> None:
         self._verify = verify
         self._may_enter = False  # True if this session may connect to a network of this machine
-        self._is_inside = False  # True if the last connection was to such a network
-        self._sender = ""  # host of the last redirect's sender
+        self._is_inside = False  # True if the last connection went to a network of this machine
+        self._sender = ""  # host that sent the last redirect
         self.end = math.inf  # deadline of the whole answer
-        # Each request opens its own connection, so that the address is checked for each request.
+        # Connections are not reused, so the address is checked for each request.
         self._client = httpx.Client(verify=verify, limits=httpx.Limits(max_keepalive_connections=0))
         pool: Any = self._client._transport._pool  # type: ignore[attr-defined]
         if not isinstance(pool._network_backend, httpcore.NetworkBackend):
@@ -126,10 +126,11 @@ class HttpSession(httpcore.SyncBackend):
         timeout = httpx.Timeout(silent_s, connect=_CONNECT_S)
         request = self._client.build_request("GET", url, headers=headers, timeout=timeout)
         for _ in range(_MAX_REDIRECTS + 1):
-            with suppress(ValueError):  # a host name is checked when the connection is opened
+            # ip_address raises ValueError for a host name, which is checked when the connection opens.
+            with suppress(ValueError):
                 self._only_allowed(request.url.host, [str(ipaddress.ip_address(request.url.host))])
             self._is_inside = False
-            self.end = min(end, time.monotonic() + _SILENT_S)  # this deadline also bounds endless headers
+            self.end = min(end, time.monotonic() + _SILENT_S)  # this deadline also ends endless headers
             response = self._client.send(request, stream=True)
             try:
                 if response.next_request is None:
@@ -137,7 +138,7 @@ class HttpSession(httpcore.SyncBackend):
                     yield response
                     return
             finally:
-                response.close()  # the unread body of a redirect may be endless
+                response.close()  # the redirect's body is not read, because it may be endless
             followed, request = request.url, response.next_request
             if self._verify and followed.scheme == "https" and request.url.scheme != "https":
                 where = f"{request.url.scheme}://{request.url.host}"

@@ -71,8 +71,8 @@ def run(
     """
     if not engine.n_free:
         raise EngineBusyError("all conversations of this engine are open; close one")
-    # `reads_alone` keeps sequences that decode together adjacent in the cache, which llama.cpp needs to
-    # compute separate caches in one graph.
+    # With `reads_alone`, sequences that decode together are adjacent in the cache. llama.cpp needs adjacent
+    # sequences to compute separate caches in one graph.
     scheduler = Scheduler(reads_alone=True)
     under_way: dict[Generation, _Running[T]] = {}
 
@@ -108,7 +108,7 @@ def run(
                 if event.finish_reason is not None and generation.stream is not None:
                     running, tokens = under_way.pop(generation), generation.stream.completion().tokens
                     yield from advance(running, Generated(tokens, running.found or event.finish_reason))
-                    # clears the caches, so that the next task does not depend on this task
+                    # The caches are cleared, so that the next task does not depend on this task.
                     if running not in under_way.values():
                         scheduler.slots.free(generation.slot_number).clear()
 

@@ -149,9 +149,9 @@ def _write(path: Path, one: Sample, id_type: type[np.integer[Any]], feature_type
         arrays["scales"], arrays["features"] = _to_int8(one.features)
     else:
         arrays["features"] = one.features.astype(ml_dtypes.bfloat16).view(np.uint16)
-    # overwrites the file of a killed run, which is safe because the folder is locked
+    # A killed run may have left this file. It is safe to overwrite, because the folder is locked.
     temporary = path.with_name("part.tmp")
-    temporary.touch(0o644)  # sets permissions that do not depend on the umask
+    temporary.touch(0o644)  # gives the file permissions that do not depend on the umask
     with temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
     sync(temporary)

@@ -96,9 +96,9 @@ class Frame:
         return rendered.text, rendered.has_bos
 
 
-# Without help, a chat model asks only a few kinds of questions. The first words in this file lead the model
-# to other kinds. The complete questions in this file cover common uses: explanations, stories, code,
-# arithmetic, and work on texts. The texts are docstrings and help topics of the running Python.
+# First words and complete questions. A chat model alone asks only a few kinds of questions, and the first
+# words lead the model to other kinds. The complete questions cover common uses: explanations, stories, code,
+# arithmetic, and work on texts. These texts are docstrings and help topics of the running Python.
 _WORDS: dict[str, list[str]] = json.loads(Path(__file__).with_name("questions.json").read_text("utf-8"))
 SYSTEMS, OPENINGS, FOLLOW_UPS = (tuple(_WORDS[kind]) for kind in ("systems", "openings", "follow_ups"))
 
@@ -213,7 +213,7 @@ def converse(
     """
     writer = _Writer(engine, Frame(engine), settings)
     facts = {"format": "eaglecpp conversations", **asdict(settings)}
-    # the questions quote texts of this Python version, so it is a fact of the file
+    # The Python version belongs to the file, because the questions quote texts of this version.
     facts["python"] = ".".join(map(str, sys.version_info[:2]))
     return write_entries(engine, out, facts, "conversations", n_wanted, writer.conversation, on_progress)
 

@@ -123,8 +123,8 @@ def _n_targets(source: TargetSource, n_samples: int) -> int:
     on_gpu = source.model.n_gpu_layers != 0 and bool(gpus())
     if on_gpu or n_bytes > _LARGEST or n_samples < _LEAST_EACH * n_threads:
         return 1
-    # memory for the logits of the longest conversation, and as much again for the conversation's cache,
-    # features and pending samples
+    # The longest conversation needs memory for its logits. Its cache, features and pending samples need as
+    # much again.
     n_bytes += max(source.lengths) * source.n_vocab * 8
     return n_threads if n_threads * n_bytes < _MEMORY_SHARE * free_memory() else 1
 
@@ -198,10 +198,10 @@ def _top_ids(block: NDArray[np.float32], n_top: int) -> NDArray[np.intp]:
     flat = np.flatnonzero(block >= maxima[:, n_groups - n_top, None])
     starts = np.searchsorted(flat, n_vocab * np.arange(n_rows + 1))
     counts = np.diff(starts)
-    if counts.min() < n_top:  # true for rows with NaN, because comparisons with NaN are false
+    if counts.min() < n_top:  # this is also true for a row with NaN, because a comparison with NaN is false
         return np.argsort(-block, axis=1, kind="stable")[:, :n_top]
     columns = np.arange(counts.max())
-    # indices into `flat`, which are padded to equal lengths
+    # Indices into `flat`, padded to equal lengths.
     places = np.minimum(starts[:-1, None] + columns, len(flat) - 1)
     values = block.reshape(-1)[flat][places]
     values[columns >= counts[:, None]] = -np.inf
@@ -286,7 +286,7 @@ class TargetSource:
 
 def _open(path: Path, layers: Sequence[int], n_longest: int, n_vocab: int, model: ModelOptions) -> Target:
     n_rows = max(16, min(128, _LOGITS_BYTES // (4 * n_vocab)))
-    drafting = DraftOptions(n_draft_max=n_rows - 1)  # the engine adds a row for the root
+    drafting = DraftOptions(n_draft_max=n_rows - 1)  # the engine adds one row for the root
     options = native_options(
         path, None, replace(model, n_ctx=n_longest, n_sequences=1), drafting, Strategy.parse("off")
     )

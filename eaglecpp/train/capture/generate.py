@@ -107,7 +107,7 @@ def _prompt_tokens(record: Chat | Question, engine: Engine, encoder: ChatEncoder
         if encoder is None:
             return engine.prompt_tokens(record.text)
         record = Chat((Message(Role.USER, record.text),), record.place)
-    encoder = encoder or ChatEncoder(engine)  # the encoder raises an error if the model has no template
+    encoder = encoder or ChatEncoder(engine)  # ChatEncoder raises an error if the model has no template
     try:
         return encoder.prompt(record.messages, record.tools)
     except TemplateError as error:

@@ -88,7 +88,7 @@ def write_entries(
             report()
             for entry in run(engine, map(task, missing), report):
                 stream.write(_line(entry))
-                stream.flush()  # after flushing, a kill only loses unfinished entries
+                stream.flush()  # after flushing, killing this process loses only unfinished entries
                 done[entry["index"]], n_done = entry.get("dropped", ""), n_done + 1
                 report()
         dropped = Counter(reason for reason in done.values() if reason)

@@ -113,9 +113,9 @@ class ChatEncoder:
         if n_same == len(through):
             end = self._first_end(whole, begin, n_same)
             return begin, n_same if end is None else end
-        # A template may render the last turn differently from earlier turns (Qwen3's template drops older
-        # thoughts). In this case the turn ends at its end-of-generation token, if the template writes such a
-        # token.
+        # A template may render the last turn differently from earlier turns. For example, Qwen3's template
+        # drops the thoughts of earlier turns. Such a turn ends at its end-of-generation token, if the
+        # template writes one.
         if self._first_end(through, n_same, len(through)) is None:
             return 0, 0
         return begin, self._first_end(whole, begin, len(whole)) or 0

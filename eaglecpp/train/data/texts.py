@@ -100,7 +100,8 @@ def _same_prompt(conversations: Sequence[TrainText]) -> list[list[int]]:
             prompts.append((np.asarray(one.tokens[: one.n_prompt], "<i4").tobytes(), index))
     groups: list[list[int]] = []
     first: bytes | None = None
-    for prompt, index in sorted(prompts):  # a prompt that continues another directly follows it
+    # after sorting, a prompt that continues another prompt directly follows it
+    for prompt, index in sorted(prompts):
         if first is None or not prompt.startswith(first):
             first = prompt
             groups.append([])
@@ -208,7 +209,7 @@ class _Loader:
         if trained.size < MIN_TRAINED:
             self._drop("fewer than two tokens to learn within the context")
             return
-        end = int(trained[-1]) + 1  # training does not use the tokens after the last turn
+        end = int(trained[-1]) + 1  # training ignores the tokens after the last turn
         tokens, turns = tokens[:end].copy(), turns[:end].copy()
         digest = token_hash(tokens)
         if digest in self._seen:

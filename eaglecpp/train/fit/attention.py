@@ -248,7 +248,7 @@ def _outputs(attention: Attention, inputs: Sequence[Tensor]) -> list[Tensor]:
     q, k0, v0, k1, v1 = leaves = [x.clone().requires_grad_() for x in inputs]
     lengths = 30, q.shape[1] - 30
     out = attention(q, k0, v0, [k1], [v1], Layout(lengths, lengths, None))
-    if takes_mask(q.device):  # compares the same rows again, but selected explicitly
+    if takes_mask(q.device):  # compares the same rows once more, selected explicitly
         at = torch.cat([torch.arange(n) for n in lengths])
         out = out + attention(q, k0, v0, [k1], [v1], Layout(lengths, lengths, at))
     return [out, *torch.autograd.grad(out.float().square().sum(), leaves)]

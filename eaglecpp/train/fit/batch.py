@@ -138,8 +138,8 @@ def make_batch(
     tokens = np.concatenate([sample.tokens for sample in samples]).astype(np.int64)
     lengths = tuple(len(sample.tokens) for sample in samples)
     turns = np.concatenate([sample.turns for sample in samples])
-    # No row predicts the first token of a sample. So this token gets the turn number 0 (outside all turns),
-    # which keeps a turn from reaching into the next sample.
+    # No row predicts the first token of a sample. So this token gets the turn number 0, which means outside
+    # all turns. Otherwise a turn could reach into the next sample.
     turns[np.cumsum((0, *lengths[:-1]))] = 0
     n_aux, _, n_embd = samples[0].features.shape
     features = np.empty((len(tokens), n_aux, n_embd), np.float32)
@@ -220,7 +220,7 @@ def _thinned(
         places.append(at)
         weights.append(len(of_step) / max(len(at), 1))
     of_first = np.searchsorted(first, later)
-    # each anchor requires computing a block of rows
+    # each anchor adds a block of rows
     n_tokens, n_idle = sum(lengths), -len(later) % (_ROUND // (8 if has_blocks else 4))
     first = np.pad(first, (0, -len(first) % (_ROUND // 2)), constant_values=n_tokens - 1)
     later = np.pad(later, (0, n_idle), constant_values=n_tokens - 1)

@@ -52,7 +52,7 @@ class BlockModel(DraftModel):
             self.predecessor = nn.Parameter(torch.randn(spec.vocab_size, rank))
             self.successor = nn.Parameter(torch.zeros(spec.draft_vocab_size, rank))
             self.selector_hidden = matrix(rank, spec.hidden_size)
-        # the vector's last value is its bias, because files store vectors exactly
+        # The vector's last value is the bias, because files store vectors with full precision.
         width = spec.hidden_size + rank + 1
         self.confidence = nn.Parameter(torch.zeros(width)) if self.block.confidence else None
 
@@ -79,7 +79,7 @@ class BlockModel(DraftModel):
         layout, anchors = batch.layout, torch.arange(n_tokens, device=batch.tokens.device)
         if batch.run is not None:
             layout, anchors = batch.run.layout, batch.run.later
-        # only the head and the losses use these parameters, so this method does not convert them
+        # These parameters are not converted, because only the head and the losses use them.
         kept = ("head", "markov_w1", "markov_w2", "predecessor", "successor", "confidence")
         w = {name: p.to(self.dtype) for name, p in self.named_parameters() if name not in kept}
         tokens = F.pad(batch.tokens, (0, size + 1))
@@ -88,7 +88,7 @@ class BlockModel(DraftModel):
         hidden = self.embedding[ids].flatten(0, 1)
         features = F.linear(batch.features.to(self.dtype), w["fc"])
         context = F.rms_norm(features, (n_embd,), w["hidden_norm"], eps)
-        # RoPE positions count within the batch instead of the sample, because only differences matter
+        # RoPE positions are counted in the batch, not in the sample, because only differences matter.
         cos, sin = self._rotation(n_tokens + size + 1)
         places = (anchors[:, None] + 1 + torch.arange(size, device=anchors.device)).flatten()
         for i in range(spec.n_layers):
@@ -106,7 +106,7 @@ class BlockModel(DraftModel):
         states = F.rms_norm(hidden, (n_embd,), w["norm"], eps).view(len(anchors), size, n_embd)
         states = states[:, first : first + batch.n_steps]
         table = self.predecessor if self.block.selector else self.markov_w1
-        # one lookup serves all rows, because each lookup has a gradient as large as the table
+        # All rows share one lookup, because each lookup has a gradient as large as the table.
         if table is not None:
             behind = anchors[:, None] + 1 + torch.arange(batch.n_steps, device=anchors.device)
             before = F.embedding(tokens[behind], table).to(self.dtype)
@@ -143,7 +143,7 @@ class BlockModel(DraftModel):
         for part in layout.parts():
             first, n_all = part.queries.start, part.queries.stop - part.queries.start
             at = torch.arange(n_all, device=q.device) if part.at is None else part.at
-            # the scores are computed in parts, because for every row of a long text they would take gigabytes
+            # Scores are computed in parts. The scores of all rows of a long text would take gigabytes.
             for few in torch.split(at, _ANCHORS):
                 rows, n = slice(first * size, (first + len(few)) * size), len(few)
                 first += n

@@ -100,7 +100,7 @@ def _block_config(spec: DraftSpec, block: BlockSpec) -> dict[str, Any]:
     }
     if block.selector and block.conv:
         keys = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
-        # keys that vLLM reads
+        # vLLM reads these keys.
         heads = {"dflash_config": dict(zip(keys, (*block.conv, *block.selector), strict=True))}
     in_place = "DFlash2DraftModel" if block.selector else "DFlashDraftModel"
     return heads | {
@@ -144,7 +144,7 @@ def write_checkpoint(
     if own_embedding:
         tensors["embed_tokens.weight"] = model.embedding.cpu()
     stored = {name: t.to(torch.bfloat16).contiguous() for name, t in tensors.items()}
-    if len(vocab.ids) < vocab.n_vocab:  # vLLM rejects maps for a whole vocabulary
+    if len(vocab.ids) < vocab.n_vocab:  # vLLM rejects maps of a whole vocabulary
         stored |= {"d2t": torch.from_numpy(vocab.d2t), "t2d": torch.from_numpy(vocab.t2d)}
     text = json.dumps(hf_config(model.spec, facts), indent=2) + "\n"
     with replaced(folder / "model.safetensors") as path:
@@ -187,7 +187,7 @@ def check_engine(
     short = Sample(sample.tokens[:n_tokens], sample.turns[:n_tokens], sample.features[:, :n_tokens], *labels)
     batch = make_batch([short], vocab.draft_ids, n, torch.device("cpu"))
     state = from_checkpoint(open_drafter(folder, target))
-    # the chain starts at the last row from which n drafts fit into the sample
+    # The chain starts at the last row after which n drafts fit into the sample.
     expected = _here(state, model, batch, n_tokens - 2 - n, rounded)
     head = model.head.detach().float().cpu().numpy() if model.share_head else None
     ids = vocab.draft_ids if block else None
@@ -232,7 +232,7 @@ def _here(
     shares = model.share_head
     exact = model_for(model.spec)(model.spec, model.embedding.cpu(), share_head=shares, dtype=torch.float32)
     exact.load_state_dict(state, strict=False)
-    if shares:  # the engine uses the target's head for these drafters
+    if shares:  # for these drafters, the engine uses the target's head
         exact.head.copy_(model.head.cpu())
     stored = None if rounded is None else StoredWeights(exact, rounded)
     with nullcontext() if stored is None else stored.lent():

@@ -307,7 +307,7 @@ class Trainer:
         """
         self._began = time.monotonic() - self.progress.seconds
         if not self.last.exists():
-            self._save()  # saves the state, so that even a run that is killed early can be resumed
+            self._save()  # the state is saved at once, so that a run that is killed early can be resumed
         try:
             reason = self._run()
         except _Stopped:
@@ -363,7 +363,7 @@ class Trainer:
         with self._computing():
             sums = self._accumulate(indices)
         loss, weight, *rest = torch.cat([sums.loss[None], sums.weight[None], sums.hits, sums.counts]).tolist()
-        # the scale gives the gradient of the mean loss
+        # This factor turns the summed gradient into the gradient of the mean loss.
         norm = self.optimizer.step(torch.tensor(1 / max(weight, 1e-9)), lr)
         n_tokens = sum(self._lengths[i] for i in indices)
         p.step, p.position = p.step + 1, p.position + 1
@@ -406,8 +406,8 @@ class Trainer:
             acceptance = evaluate(self.method, self.source, self.held_out, depth, n_max)
         p.seconds = time.monotonic() - self._began
         p.evaluations.append([p.step, p.tokens, p.seconds, acceptance.length, *acceptance.rates])
-        # The last weights had the lowest learning rates. So they may be worse than the best weights by up to
-        # the noise of an evaluation.
+        # The last weights were trained with the lowest learning rates. So they may be worse than the best
+        # weights by up to the noise of an evaluation.
         is_last = self.share() >= 1.0
         better = acceptance.length > p.best_length * (1 - _NOISE if is_last else 1)
         p.since_best = 0 if better else p.since_best + 1

@@ -70,7 +70,7 @@ def counted_rows(turns: NDArray[np.int16], n_steps: int) -> list[NDArray[np.int6
     turns: i16 [N], number of the assistant turn, 0 outside. Returns ascending rows.
     """
     n_tokens = len(turns)
-    together = (turns[1:] == turns[:-1]) & (turns[1:] > 0)  # true if tokens i and i + 1 are in one turn
+    together = (turns[1:] == turns[:-1]) & (turns[1:] > 0)  # true if tokens i and i + 1 are in the same turn
     valid = np.zeros(n_tokens, np.bool_)
     valid[: max(n_tokens - 2, 0)] = together[1:]
     rows = []
@@ -152,7 +152,7 @@ def _mixed(
     """
     part = torch.exp(-_LK_DECAY * accepted)
     rest = (1.0 - part) * weight
-    short = q * (q < p)  # a larger q for these tokens means more acceptance
+    short = q * (q < p)  # for these tokens, a larger q means more acceptance
     return (
         part * entropy + rest * (1.0 - accepted),
         part * share + rest * short,
@@ -168,7 +168,7 @@ class _HeadLoss(torch.autograd.Function):
         ctx: Any, states: Tensor, head: Tensor, labels: Labels, offset: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         ids, p, best, weight, _, kind, outside = labels
-        # probability mass inside the draft vocabulary
+        # Probability mass inside the draft vocabulary.
         rest = 1.0 - (p.new_zeros(len(p)) if outside is None else outside)
         want_states, want_head = ctx.needs_input_grad[:2]
         loss = torch.zeros((), device=states.device)
@@ -185,8 +185,8 @@ class _HeadLoss(torch.autograd.Function):
             for at in range(part.start, part.stop, n_block):
                 rows = slice(at, min(at + n_block, part.stop))
                 logits = (states[rows] @ head.T).float()
-                # torch's argmax would take as long as the product, so each logit is compared with the largest
-                # logit
+                # Each logit is compared with the largest logit, because torch's argmax would take as long as
+                # the matrix product.
                 top = logits.amax(-1, keepdim=True)
                 of_best = logits.gather(1, best[rows, None].clamp(min=0))
                 hit[rows] = ((of_best == top) & (best[rows, None] >= 0))[:, 0]
@@ -198,7 +198,7 @@ class _HeadLoss(torch.autograd.Function):
                 total = logits.sub_(top).exp_().sum(-1, keepdim=True)
                 of_rows = mass * (top + total.log()) - (share * picked).sum(-1, keepdim=True)
                 q = logits.gather(1, ids[rows]) / total
-                # if a token stands for several tokens, its q is only its own share of the sum
+                # If a token stands for several tokens, its q is only its own share of their sum.
                 if offset is not None:
                     q /= offset[ids[rows]].exp()
                 at_labels = torch.minimum(p[rows], q).sum(-1)

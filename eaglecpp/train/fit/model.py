@@ -140,7 +140,7 @@ class DraftModel(nn.Module):
         self.spec, self.dtype, self.share_head = spec, dtype, share_head
         self.loss_vocab, self.loss = loss_vocab, loss
         n_embd, n_feature = spec.hidden_size, spec.n_aux * spec.target_hidden_size
-        is_first = spec.fuses_embedding  # EAGLE-1
+        is_first = spec.fuses_embedding  # true for EAGLE-1
         self.fc = matrix(n_embd, 2 * n_embd if is_first else n_feature)
         self.fc_norm = ones(n_feature) if spec.fc_norm else None
         self.input_norm = ones(n_feature) if spec.norm_before_fc else None
@@ -231,11 +231,11 @@ class DraftModel(nn.Module):
         spec, w, run = self.spec, self._copies(), batch.run
         n_embd, n_tokens, n_steps = spec.hidden_size, len(batch.features), batch.n_steps
         attention = attention_for(batch.tokens.device, self.dtype)
-        # The last rows of a sample get tokens of the next sample. The values of these rows are invalid (see
-        # the docstring).
+        # The last rows of a sample get tokens of the next sample, so the values of these rows are invalid
+        # (see the docstring).
         from_tokens = self._from_tokens(F.pad(batch.tokens, (0, n_steps)), w)
         state = self._fuse(batch.features, w)
-        # RoPE positions count within the batch instead of the sample, because only differences matter
+        # RoPE positions are counted in the batch, not in the sample, because only differences matter.
         cos, sin = self._rotation(n_tokens + n_steps)
         caches: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(spec.n_layers)]
         layers = [of_layer(w, i) for i in range(spec.n_layers)]
@@ -260,8 +260,7 @@ class DraftModel(nn.Module):
                 first, *later = cache
                 seen = attention(q, *first, [a for a, _ in later], [b for _, b in later], layout)
                 seen = seen.transpose(0, 1).flatten(1)
-                # only the last layer can select rows, because the keys of all rows are needed in earlier
-                # layers
+                # Only the last layer can select rows. Earlier layers need the keys of all rows.
                 if k == 0 and run is not None and layer is layers[-1]:
                     seen, hidden = (x.index_select(0, run.first) for x in (seen, hidden))
                 hidden = hidden + F.linear(seen, layer["o"])

@@ -43,8 +43,8 @@ def new_spec(
 
     def number(key: str, default: float) -> float:
         value = target.get(f"{arch}.{key}")
-        value = max(value) if isinstance(value, list) and value else value  # some sizes vary by layer
-        # files store float32 values: 9.99999975e-06 means 1e-05
+        value = max(value) if isinstance(value, list) and value else value  # some sizes differ by layer
+        # Files store float32 values, so 9.99999975e-06 means 1e-05.
         return float(f"{value:.7g}") if isinstance(value, int | float) and value else default
 
     n_embd = int(number("embedding_length", 0))
@@ -55,7 +55,7 @@ def new_spec(
     key = int(number("attention.key_length_mla", 0) or number("attention.key_length", 0))
     if (
         number("attention.kv_lora_rank", 0) and 0 < rope < key
-    ):  # the keys of latent attention describe its cache
+    ):  # with latent attention, the keys describe the cache
         n_kv_heads, head_dim = n_heads, key - rope
     return DraftSpec(
         family="deepspec-block" if is_block else "eagle1" if eagle1 else "torchspec",
@@ -116,7 +116,7 @@ def check_trainable(draft: DraftCheckpoint, name: str) -> None:
     the message.
     """
     spec = draft.spec
-    # a drafter without blocks gets a neutral block, which passes these checks
+    # A drafter without blocks gets a neutral block, which passes the checks below.
     block = spec.block or BlockSpec(2, anchor_first=True, mask_token=0, causal=(False,))
     reasons = {
         "scaled embeddings or capped logits": block.embedding_scale != 1.0 or block.softcap != 0.0,

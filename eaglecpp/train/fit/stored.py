@@ -55,9 +55,9 @@ class StoredWeights:
         """Quantises a matrix in several threads, each of which takes a range of rows. The quantiser releases
         the interpreter's lock.
         """
-        parts: list[tuple[str, torch.Tensor, torch.Tensor]] = []  # name, values, destination
+        parts: list[tuple[str, torch.Tensor, torch.Tensor]] = []  # (name, values, destination)
         for name, p in self._matrices.items():
-            # rounds to bf16 first, because the file is made from a bf16 checkpoint
+            # The values are rounded to bf16 first, because the file is made from a bf16 checkpoint.
             values = p.data.bfloat16().float().cpu()
             places = torch.split(self._stored[name], _N_ROWS)
             parts += [(name, *rows) for rows in zip(torch.split(values, _N_ROWS), places, strict=True)]

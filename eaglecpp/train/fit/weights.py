@@ -59,8 +59,8 @@ _JOINED = {
 }
 """Weights of a layer that are one matrix here and several in files."""
 
-# Architectures whose blocks are plain pre-norm Llama blocks. The value is True if the GGUF stores the rows of
-# q and k in pairs.
+# Architectures with plain pre-norm Llama blocks. The value is True if the GGUF stores the rows of q and k in
+# pairs.
 _PAIRED_ROWS = {"llama": True, "qwen2": False, "qwen3": False}
 
 
@@ -188,9 +188,9 @@ def from_target(target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed:
         if "output_norm.weight" in target.tensors and "norm" in state:
             state["norm"] = torch.from_numpy(read_tensor(target, "output_norm.weight"))
         return Start(state, ("head and final norm: from the target", note))
-    # For random states, Gemma's final norm gives logits of +-50, because its weights are up to 300 in
-    # channels in which Gemma's states are small. A drafter cannot learn from such logits. Llama's and Qwen's
-    # norms give logits of about 3.
+    # For random states, Gemma's final norm gives logits of +-50, from which a drafter cannot learn. The
+    # norm's weights reach 300 in channels in which Gemma's states are small. The norms of Llama and Qwen give
+    # logits of about 3.
     state["head"] *= 3.0 / state["head"].norm(dim=1).mean()
     return Start(
         state, ("head: from the target, scaled", f"layers: random, none like {target.architecture}'s")
@@ -230,13 +230,13 @@ def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str | None:
     """
     if (block := _block_of(target, spec)) is None:
         return None
-    # EAGLE-1 has no norm before attention, so the weights of the block's norm are multiplied into the matrix
+    # EAGLE-1 has no norm before attention. So the matrix is multiplied by the weights of the block's norm.
     if spec.fuses_embedding:
         state["layers.0.qkv"] = block["qkv"] * block["attn_norm"]
     else:
         state["layers.0.qkv"][:, spec.hidden_size :] = block["qkv"]
         state["layers.0.hidden_norm"] = block["attn_norm"]
-    # with the identity in fc, the state starts as the last feature
+    # With the identity in fc, the drafter's state starts as the last feature.
     state["fc"][:, -spec.target_hidden_size :] += torch.eye(spec.hidden_size)
     state |= {f"layers.0.{name}": block[name] for name in ("o", "down", "gate_up", "mlp_norm")}
     return "layer: from the target's last block"
