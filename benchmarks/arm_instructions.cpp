@@ -64,7 +64,7 @@ static void theirs(ggml_type type, const std::vector<uint8_t> & weights, int64_t
     ggml_tensor * w = ggml_new_tensor_2d(ctx, type, n_in, n_out);
     ggml_tensor * rows = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_in, n_rows);
     ggml_tensor * result = ggml_mul_mat(ctx, w, rows);
-    // As in llama.cpp, the weights get the first of the device's buffer types that supports the product.
+    // The weights get the first of the device's buffer types that supports the product, as in llama.cpp.
     ggml_backend_dev_t device = ggml_backend_get_device(cpu);
     auto extra = (ggml_backend_dev_get_extra_bufts_t)ggml_backend_reg_get_proc_address(
         ggml_backend_dev_backend_reg(device), "ggml_backend_dev_get_extra_bufts");

@@ -99,7 +99,8 @@ def built(llama_cpp: Path, name: str, arch: str) -> Path:
     run("cmake", "--build", ours, "--target", "eaglecpp_kernels")
     theirs, source = BUILD / f"ggml-{name}", BUILD / "ggml"
     shutil.copytree(llama_cpp / "ggml", source, dirs_exist_ok=True)
-    (source / "ggml.pc.in").touch()  # only an installation needs this file, and release sources lack it
+    # CMake needs this file only for an installation. The sdist lacks this file, so an empty one is created.
+    (source / "ggml.pc.in").touch()
     run(
         "cmake", "-S", source, "-B", theirs, *cross, f"-DGGML_CPU_ARM_ARCH={arch}", "-DGGML_NATIVE=OFF",
         "-DGGML_OPENMP=OFF", "-DGGML_LLAMAFILE=ON", "-DBUILD_SHARED_LIBS=OFF", "-DGGML_BUILD_TESTS=OFF",

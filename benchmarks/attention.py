@@ -135,12 +135,12 @@ OPTIONS = {
     "avx512": "-DKERNEL_AVX512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c",
     "avx2": "-DKERNEL_AVX2 -mavx2 -mfma -mf16c -fno-tree-ter -fno-tree-reassoc",
 }
-# (head size, heads, key heads) of SmolLM2-135M, Gemma-3-270M and Qwen3-0.6B
+# (head size, number of heads, number of key heads) of SmolLM2-135M, Gemma-3-270M and Qwen3-0.6B
 SHAPES = {"9/3 of 64": (64, 9, 3), "4/1 of 256": (256, 4, 1), "16/8 of 128": (128, 16, 8)}
-# (ggml's number of the type, bytes of a block, values of a block)
+# (ggml's number of the type, bytes per block, values per block)
 CACHES = {"f16": (1, 2, 1), "q8_0": (8, 34, 32), "q4_0": (2, 18, 32)}
 ROWS = (1, 2, 4, 8)
-N_BYTES = 200_000_000  # bytes of the caches of all layers that take turns
+N_BYTES = 200_000_000  # total bytes of the caches of all layers, which take turns
 
 
 Kernels = dict[str, ctypes.CDLL]

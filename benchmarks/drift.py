@@ -68,7 +68,8 @@ def main() -> int:
         ) as engine:
             texts = places(engine, args)
             settings = [*map(str, args.lengths), *args.forms]
-            # All prompts are built first. If the target cannot use a form, the run then ends at once.
+            # All prompts are built before the first run. So if the target cannot use a form, this program
+            # ends at once.
             asked = {s: [prompt(engine, text, s, min(args.lengths)) for text in texts] for s in settings}
             for setting, temperature in itertools.product(settings, args.temperature):
                 where = f"{name}, {setting}, {temperature:g}"

@@ -115,7 +115,8 @@ def compared(
     for temperature, theirs in plain.items():
         ours = conversations(engine, args, temperature, strategy)
         for a, b in zip(ours, theirs, strict=True):
-            if a.prompt_tokens != b.prompt_tokens:  # continues a text that was already counted
+            # the answers before this turn differ, which was already counted
+            if a.prompt_tokens != b.prompt_tokens:
                 continue
             is_same, is_exact = a.tokens == b.tokens, a.timings.exact
             counts["texts"] += 1

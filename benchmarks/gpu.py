@@ -121,7 +121,7 @@ def row_curve(args: argparse.Namespace, path: str, n_threads: int) -> list[str]:
     options.n_threads = n_threads
     target = Target(options, [])
     prefix = [1 + i % 100 for i in range(256)]
-    # Every size is timed twice, because its first use loads kernels.
+    # Every size is timed twice, because the first use of a size loads kernels.
     times = {n: target.time_rows(prefix, [5] * n, 2 + 5 * args.repeats) for n in (*ROWS, *ROWS)}
     one = {n: statistics.median(times[n][2:]) for n in ROWS}
     change = statistics.median(sum(times[n][:2]) - 2 * one[n] for n in ROWS)

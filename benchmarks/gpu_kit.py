@@ -52,7 +52,7 @@ from helpers import backends
 TOOLS = ("scikit-build-core", "nanobind", "ninja", "cmake", "setuptools")
 SERVER = ("-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_USE_SYSTEM_GGML=ON", "-DLLAMA_BUILD_TESTS=OFF")
 SERVER += ("-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF", "-DLLAMA_OPENSSL=OFF")
-DRAFTER = "eaglecpp/models/smollm2-eagle31-Q4_1.gguf"  # this file is part of the checkout
+DRAFTER = "eaglecpp/models/smollm2-eagle31-Q4_1.gguf"  # path of the drafter in the checkout
 
 
 def build(folder: Path, architecture: str, python: str) -> None:
@@ -170,7 +170,7 @@ def main() -> None:
         sys.exit(f"{taken[0]} exists: remove it, or name another file")
     listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, text=True, check=True)
     tracked = sum((ROOT / name).stat().st_size for name in listed.stdout.split("\0")[:-1])
-    room = (args.room << 20) - tracked - (1 << 20)  # 1 MiB for names and folders
+    room = (args.room << 20) - tracked - (1 << 20)  # 1 MiB is reserved for file names and folders
     print(f"the checkout has {tracked / 2**20:.1f} MiB, which leaves {room / 2**20:.1f} for each file")
     with tempfile.TemporaryDirectory(dir=args.kit.parent) as name:
         kit = Path(name) / args.kit.name

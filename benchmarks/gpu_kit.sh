@@ -1,9 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# Runs a kit of gpu_kit.py: sh KIT/run.sh MINUTES OUT CHECKOUT [PART...]
-# Runs parts by priority, ends within MINUTES, and writes report.md, logs and drafters to OUT, at most eight files of 16 MiB.
-# Installed packages stay in KIT for the next call. Parts (see docs/gpu.md): tests speed processor train.
-# WITHOUT_GPU=1 tries all parts on the CPU, with small sizes.
+# Runs a kit made by gpu_kit.py: sh KIT/run.sh MINUTES OUT CHECKOUT [PART...]
+# Runs the parts by priority and ends within MINUTES. Writes report.md, logs and drafters to OUT: at most eight files of
+# 16 MiB. Installed packages stay in KIT for the next call.
+# The parts are tests, speed, processor and train (see docs/gpu.md). WITHOUT_GPU=1 tries all parts on the CPU, with
+# small sizes.
 set -u
 ends=$(($(date +%s) + $1 * 60 - 15))
 mkdir -p "$2" && out=$(realpath "$2") eaglecpp=$(realpath "$3") || exit 1
@@ -13,11 +14,11 @@ cd "$(dirname "$0")" || exit 1
 kit=$PWD models=$PWD/models scripts=$eaglecpp/benchmarks pair=$eaglecpp/examples/demo_model/pair report=$out/report.md
 export PIP_NO_INDEX=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 EAGLECPP_HOME="$kit/home"
 mkdir -p logs models
-# The logs are archived even if a part is killed.
+# Even if a part is killed, the logs are archived.
 trap 'tar czf "$out/logs.tar.gz" logs' EXIT
 
-# step NAME SECONDS COMMAND...: runs a command, and stops it at the time limit. Adds a line to the report, and the end of
-# the log if the command failed.
+# step NAME SECONDS COMMAND...: runs a command, and stops the command at the time limit. Adds a line to the report. If
+# the command failed, adds the end of its log too.
 step() {
     name=$1 limit=$2 start=$(date +%s)
     shift 2
@@ -30,14 +31,14 @@ step() {
     [ "$how" != "failed ($status)" ] || { printf '\n```\n' && tail -n 25 "logs/$name.log" && printf '```\n\n'; } >> "$report"
     return $status
 }
-# shows NAME: copies the log of a step to the report, even if the step was cut off.
+# shows NAME: copies the log of a step to the report, even if the step was stopped at its time limit.
 shows() { { echo && cat "logs/$1.log" && echo; } >> "$report"; }
 wants() { case $parts in *" $1 "*) true ;; *) false ;; esac; }
 
 { echo "# $(date -u '+%F %T'), $(uname -srm)"; nvidia-smi -L; } >> "$report" 2> /dev/null
 export PATH="$kit/venv/bin:$PATH"
 if [ ! -f installed ]; then
-    # The venv uses the machine's packages, above all PyTorch. python3 may itself be in a venv.
+    # The venv uses the packages of the machine, above all PyTorch. python3 may itself belong to a venv.
     outer=$(python3 -c 'import site; print(*site.getsitepackages(), sep="\n")')
     step venv 60 python3 -m venv --system-site-packages venv || exit 1
     echo "$outer" > "$(echo venv/lib/python3*/site-packages)/outer.pth"
@@ -47,7 +48,7 @@ if [ ! -f installed ]; then
     step doctor 60 python -P -m eaglecpp doctor && shows doctor
 fi
 
-# SmolLM2 is in pieces next to the kit. Some pieces may be missing.
+# SmolLM2 is stored in pieces next to the kit. Some pieces may be missing.
 smollm2=$models/SmolLM2-135M-Instruct.Q4_1.gguf draft=$eaglecpp/eaglecpp/models/smollm2-eagle31-Q4_1.gguf
 [ -f "$smollm2" ] || step smollm2 30 sh -c 'cat "$1".tar.* > "$2.part" && mv "$2.part" "$2" && sha256sum -c smollm2.sha256' \
     sh "$kit" "$smollm2" || { rm -f "$smollm2"; echo "SmolLM2 did not come along whole: the demo model is measured alone"; }
@@ -69,7 +70,7 @@ if wants tests; then
 fi
 
 if wants speed || wants processor; then
-    # drafters for the demo target, whose padded copies cost as much as a model of 1 GB
+    # Drafters for padded copies of the demo target. A padded copy costs as much as a model of 1 GB.
     [ -f models/demo-draft.gguf ] || step demo 60 sh -c "for draft in $pair/demo-draft.gguf $eaglecpp/tests/fixtures/demo-ds*.gguf \
         $eaglecpp/tests/fixtures/demo-dflash2.gguf; do python $scripts/pad_target.py $pair/demo-target.gguf models/padded.gguf \
         $padding --draft \$draft --draft-out models/\$(basename \$draft) || exit; done"
@@ -80,7 +81,7 @@ if wants speed; then
     demo=''
     for drafter in models/demo-*.gguf; do demo="$demo --demo models/padded.gguf $drafter"; done
     sizes="--sizes-of-8b $models"
-    [ -z "$gpu" ] || sizes=''  # measured below with the counting device, which computes nothing
+    [ -z "$gpu" ] || sizes=''  # the sizes are measured below, with the counting device, which computes nothing
     # shellcheck disable=SC2086
     step speed 230 python "$scripts/gpu.py" $small $demo $sizes $server --tokens 128 --repeats 2 $few $gpu
     shows speed
@@ -105,7 +106,7 @@ fi
 if wants train && [ -f answers.npz ] && [ -f "$smollm2" ]; then
     { echo "| layers | COUNT | million tokens | seconds | tokens a round |"; echo "| --- | --- | --- | --- | --- |"; } > table
     left=$((ends - $(date +%s))) running=''
-    # The runs are concurrent, because a single run is limited by the launches of its kernels.
+    # The runs are concurrent, because launching kernels limits the speed of a single run.
     for arm in 3 "3 --count" 5 "5 --count"; do
         name=train-$(echo "$arm" | tr -d ' -')
         # shellcheck disable=SC2086

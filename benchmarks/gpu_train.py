@@ -200,7 +200,8 @@ class Counts:
             wanted = grams(tokens, n)
             at = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
             found = its_times[at] * (keys[at] == wanted)[:, None]
-            if torch.is_grad_enabled():  # in training, the row's own occurrence was counted too
+            # During training, the counts contain the row's own occurrence, which is subtracted here.
+            if torch.is_grad_enabled():
                 found = (found - (its_ids[at] == following).long()).clamp(min=0)
             is_new = (times.sum(1) == 0)[:, None] & (found.sum(1) > 0)[:, None]
             ids, times = torch.where(is_new, its_ids[at], ids), torch.where(is_new, found.float(), times)
@@ -279,7 +280,7 @@ def train(args: argparse.Namespace) -> None:
     lengths = [length(model, answers, held_out)]
     stages = iter((0.25, 0.5, 0.75))
     next_stage = next(stages)
-    with contextlib.suppress(SystemExit):  # an interrupted run also writes its results
+    with contextlib.suppress(SystemExit):  # an interrupted run writes its results too
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         while (done := max(n_tokens / args.tokens, (time.time() - began) / args.seconds)) < 1:
             samples = next_step(answers, n_train, args.batch_tokens, n_steps)

@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PIN = re.search(r'"(llama-cpp-python==[^"]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 assert PIN is not None
-# Packages in the order in which pip builds them.
+# The packages are in the order in which pip builds them.
 PACKAGES = {
     "llama-cpp-python": ("--no-binary", "llama-cpp-python", PIN.group(1)),
     "eaglecpp": ("--no-build-isolation", str(ROOT)),
@@ -42,7 +42,7 @@ def build(name: str, wheels: Path, scratch: str) -> dict[str, Any]:
     of wall-clock time.
     """
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-cache-dir", "-w", str(wheels)]
-    if name == "eaglecpp":  # eaglecpp's default build folder keeps compiled files
+    if name == "eaglecpp":  # the default build folder of eaglecpp keeps compiled files
         command += ["-C", f"build-dir={scratch}"]
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     subprocess.run([*command, *PACKAGES[name]], check=True, env=os.environ | {"CCACHE_DISABLE": "1"})

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 ROWS_MAX = 16
-N_WARM = 16  # tokens that are run before memory is measured, to page weights in and build graphs
+N_WARM = 16  # Number of tokens that are run before memory is measured. They page weights in and build graphs.
 
 
 class Worker:
@@ -57,7 +57,7 @@ class Worker:
             "options": options,
         }
         self.name = f"{kind} {target.name}"
-        # A file is used, because llama.cpp may write more than a pipe can hold.
+        # llama.cpp may write more than a pipe can hold, so its output goes to a file.
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the worker
         self.process = subprocess.Popen(
             [sys.executable, "-P", __file__, json.dumps(setup)],
@@ -127,7 +127,7 @@ class Theirs:
         model_params.use_extra_bufts = setup["options"].get("repack", True)
         model = llama_cpp.llama_model_load_from_file(setup["target"].encode(), model_params)
         params = llama_cpp.llama_context_default_params()
-        # llama.cpp's programs use as many threads as physical cores. The default of llama.cpp's library is 4
+        # llama.cpp's programs use one thread per physical core. The default of llama.cpp's library is 4
         # threads.
         params.n_threads = params.n_threads_batch = setup["n_threads"]
         params.n_ctx = setup["n_ctx"]
@@ -247,7 +247,7 @@ def some_tokens(n: int, n_vocab: int) -> list[int]:
 
 
 def serve(setup: dict[str, Any]) -> None:
-    importlib.import_module(IMPORTS[setup["kind"]])  # import before the clock starts
+    importlib.import_module(IMPORTS[setup["kind"]])  # the module is imported before the clock starts
     before = memory()
     start = time.perf_counter()
     timed = KINDS[setup["kind"]](setup)
@@ -268,7 +268,7 @@ def serve(setup: dict[str, Any]) -> None:
             prompt_ms = timed.prompt(some_tokens(N_WARM, timed.n_vocab))
             result = {name: size - before[name] for name, size in memory().items()}
             result["prompt_ms"] = prompt_ms
-        time.sleep(0.01)  # threads stop spinning before the other worker runs
+        time.sleep(0.01)  # this worker's threads stop spinning before the other worker runs
         print(json.dumps({"result": result}), flush=True)
 
 

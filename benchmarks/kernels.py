@@ -55,7 +55,7 @@ class Bench:
     def worker(self, kind: str, n_ctx: int = N_CTX) -> Worker:
         options = dict(self.args.option)
         libraries = None
-        if kind == "theirs":  # llama.cpp gets the same caches as eaglecpp
+        if kind == "theirs":  # llama.cpp gets the same cache types as eaglecpp
             options = {n: v for n, v in options.items() if n.startswith("type_")} | {
                 "repack": self.args.repack
             }
@@ -116,8 +116,7 @@ def batched_bench(bench: Bench, program: Path, rows: Sequence[int]) -> Mapping[i
     command = [program.resolve(), "-m", bench.path.resolve(), "-rtr", "-t", bench.args.threads, "-c", 1024]
     done = finished([*command, "-npp", 1, "-ntg", 12, "-npl", ",".join(map(str, rows))])
     lines = [line.split("|") for line in done.stderr.splitlines() if line.startswith("|")]
-    # Column 3 is the number of conversations. Column 8 is the tokens per second of all conversations
-    # together.
+    # Column 3 is the number of conversations. Column 8 is the total number of tokens per second.
     found = {int(row[3]): 1000 * int(row[3]) / float(row[8]) for row in lines if row[3].strip().isdigit()}
     if set(found) != set(rows):
         raise SystemExit(f"{program} measured batches of {sorted(found)} instead of {rows}")
@@ -136,7 +135,7 @@ def llama_bench(bench: Bench, program: Path, n: int) -> list[float]:
 
 
 def finished(command: list[Any]) -> subprocess.CompletedProcess[str]:
-    # ik_llama.cpp's program writes a log into the current folder, so it runs in a temporary folder.
+    # ik_llama.cpp's program writes a log into the current folder, so the program runs in a temporary folder.
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [str(part) for part in command], capture_output=True, text=True, check=False, cwd=folder
@@ -178,8 +177,8 @@ def of_load(bench: Bench) -> dict[str, Any]:
                 found[who]["memory"] = memory = worker.ask("memory")
                 if turn:
                     found[who]["load_ms"].append(worker.load_ms)
-                    # The time includes a prompt, because work that loading has deferred is done with the
-                    # first prompt.
+                    # The time includes the first prompt, because loading defers some work to the first
+                    # prompt.
                     found[who]["ready_ms"].append(worker.load_ms + memory["prompt_ms"])
     kinds = ("rss", "pss", "pss_anonymous", "pss_file")
     rows = [
@@ -197,7 +196,7 @@ def of_bandwidth(bench: Bench) -> dict[str, Any]:
     few tokens and of a few passes counts, because memory of shared machines is slow at times.
     """
     n_bytes = bytes_per_token(bench.path)
-    speeds: dict[str, list[float]] = {"token": [], "machine": []}  # GB/s
+    speeds: dict[str, list[float]] = {"token": [], "machine": []}  # speeds in GB/s
     with bench.worker("rows") as ours:
         for turn in range(bench.args.turns + 1):
             ms = min(ours.ask("rows", n=1, behind=0, repeats=bench.args.repeats))

@@ -49,7 +49,7 @@ def draft_kind(draft: Path) -> str:
     field = reader.get_field("general.architecture")
     architecture = str(field.contents()) if field else ""
     if any(name.endswith(".nextn.eh_proj.weight") for name in names):
-        return "draft-mtp"  # prediction heads, in the target's file or in another file
+        return "draft-mtp"  # the prediction heads may be in the target's file or in another file
     if architecture == "dflash":
         return "draft-dspark" if "markov_w1.weight" in names else "draft-dflash"
     known = {"eagle": "", "eagle31": "", "dflash_ex": "", "eagle3": "draft-eagle3"}
@@ -137,7 +137,7 @@ class LlamaServer:
         command = [str(program), "-m", str(target), "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["-np", "1", "-c", str(n_ctx), "-t", str(n_threads), "-fit", "off"]
         command += ["--no-webui", "--no-context-shift"]
-        command += ["-cram", "0"]  # no prompt cache, because every prompt must be computed
+        command += ["-cram", "0"]  # the prompt cache is off, because every prompt must be computed
         amx = system_info()["amx"]
         if amx["claimed"] and not amx["works"]:
             command.append("--no-repack")

@@ -31,7 +31,7 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, Re
 from gguf.quants import quant_shape_to_byte_shape
 
 RAW_TYPES = (GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16)
-# These tensors add to the residual stream.
+# Tensors that add to the residual stream.
 SILENCED = re.compile(r"\.(attn_output|ffn_down)\.(weight|bias)$")
 WIDENED_ROWS = re.compile(r"\.ffn_(gate|up)\.(weight|bias)$")
 REFUSED = re.compile(r"_exps\.|ffn_gate_inp|ssm_|attn_post_norm|post_ffw_norm|attn_q_a|attn_kv_a")

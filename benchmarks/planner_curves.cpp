@@ -20,14 +20,15 @@ namespace {
 constexpr int n_slots = 7, n_tokens = 1536;
 constexpr int n_answer = 200, n_answers = 20, n_first_seeds = 31;
 
-// A published machine (sources: docs/research/gpu.md). change_ms: cost of changing the batch size; 0 = free.
+// A machine whose times were published (sources: docs/research/gpu.md). change_ms: cost of changing the batch size in
+// ms; 0 = free.
 struct Card {
     Machine machine;
     double change_ms;
 };
 
-// A published drafter. chat, code: tokens per round of chains of seven on MT-Bench and HumanEval. level, block: cost of
-// a draft step and of a block, in target-only steps.
+// A drafter whose acceptance was published. chat, code: tokens per round for chains of seven on MT-Bench and HumanEval.
+// level: cost of a draft step in target-only steps; block: cost of a block in target-only steps.
 struct Drafter {
     const char * name;
     double chat, code, level, block;
@@ -42,8 +43,8 @@ Card card(const char * name, double plain_ms, std::vector<std::pair<int, double>
 const std::vector<Card> cards = {
     {machine(18), 6.0},
     {machine(1), 6.0},
-    // For Qwen3.8-27B in 4 bits, times of whole rounds with MTP drafts were published, with the acceptance. The cost of
-    // rows is the time of a round without the heads, which take 0.06 target-only steps each.
+    // For Qwen3.8-27B in 4 bits, the published times are whole rounds with MTP drafts, and the acceptance is known. The
+    // costs below are the times without the MTP heads, which take 0.06 target-only steps each.
     card("RTX 4090, 27B Q4_K", 21.3, {{1, 1}, {3, 1.38}}, 6.0),
     card("RTX 5090, 27B Q4_K", 16.3, {{1, 1}, {2, 1.14}, {3, 1.21}, {4, 1.31}, {5, 1.42}, {6, 1.54}, {7, 1.74}}, 6.0),
     {machine(6), 6.0},
@@ -61,8 +62,8 @@ const std::vector<Card> cards = {
     {machine(17), 0.0},
 };
 
-// Llama 3.1 8B in Q4_0 has 4.65 GB. It is read at 0.78 of the published bandwidth, as on an RTX 3090. Rows cost as much
-// as on the nearest published card, and changing the batch size costs as much as on the H200.
+// Llama 3.1 8B in Q4_0 has 4.65 GB. As on an RTX 3090, it is read at 0.78 of the published bandwidth. The costs of rows
+// are the costs on the nearest published card. The cost of changing the batch size is the cost on the H200.
 const double n_ms_gb_s = 1000.0 * 4.65 / 0.78;
 const std::vector<Card> first_cards = {
     card("RTX 3060, 360 GB/s", n_ms_gb_s / 360.0, {{1, 1}, {2, 1.12}, {3, 1.2}, {4, 1.33}, {5, 1.53}, {6, 1.73}, {7, 1.95}, {8, 2.14}, {16, 2.16}}, 6.0),
@@ -79,7 +80,7 @@ const std::vector<Drafter> drafters = {
     {"DFlash2", 4.2, 6.0, 0.002, 0.15},
 };
 
-// Returns a text on which chains of seven reach `length` tokens per round. Every slot has the same acceptance rate.
+// Returns a text on which chains of seven reach `length` tokens per round. All slots have the same acceptance rate.
 Text of_length(const char * name, double length) {
     double low = 0.0, high = 1.0;
     for (int i = 0; i < 50; ++i) {
@@ -87,7 +88,7 @@ Text of_length(const char * name, double length) {
         (sum < length ? low : high) = a;
     }
     Style s{0.0, 1.5, -0.2, 0.0};
-    s.logits.assign(n_slots, 1.17 * std::log(low / (1.0 - low)));  // 1.17: for the logit's spread
+    s.logits.assign(n_slots, 1.17 * std::log(low / (1.0 - low)));  // the factor 1.17 accounts for the logit's spread
     return {name, [s](int) { return s; }};
 }
 
@@ -130,8 +131,8 @@ void print_runs(const Card & on, const Drafter & d, const Text & text, int n_see
     }
 }
 
-// Prints the number of rounds before the first round with more than one token, and the speed of answers 1, 2, 3 and
-// 11 to 20.
+// Prints the number of rounds before the first round with several tokens, and the speed of answers 1, 2, 3 and 11 to
+// 20.
 void print_first_answers(const Card & on, const Drafter & d, Text text) {
     text.request = n_answer;
     const Case c(on, d);

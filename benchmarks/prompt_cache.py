@@ -42,7 +42,7 @@ def answer(given: dict[str, Any]) -> dict[str, Any]:
             first_cpu_ms = 1000 * (time.process_time() - started_cpu)
             result = stream.finish()
         ended_ms = 1000 * (time.perf_counter() - started)
-        # The file is being written during this answer.
+        # During this answer, the file is still being written.
         more = engine.generate([*prompt, *result.tokens, 10], max_tokens=32, **sampling)
     return {
         "first_ms": first_ms,

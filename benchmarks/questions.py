@@ -123,7 +123,7 @@ def in_turns(questions: Sequence[Question], limit: int | None = None) -> Iterato
         yield from (one for one in row if one is not None)
 
 
-# Sets
+# Sets of questions
 
 
 def read_set(name: str, n_document: int = 6000) -> tuple[Question, ...]:
@@ -170,7 +170,7 @@ def _document(entry: dict[str, Any], n_chars: int) -> str:
     return text[at : at + n_chars]
 
 
-# Reading
+# Reading data sets
 
 
 def _objects(path: Path) -> Iterator[tuple[str, Any]]:

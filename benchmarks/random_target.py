@@ -31,7 +31,7 @@ def matrix(shape: tuple[int, int], kind: GGMLQuantizationType) -> np.ndarray:
     quantize = ctypes.CDLL(str(path)).ggml_quantize_chunk
     quantize.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3, ctypes.c_void_p]
     rows = np.random.default_rng(1).normal(0.0, 0.02, (N_ROWS, shape[1])).astype(np.float32)
-    importance = np.ones(shape[1], np.float32)  # some types cannot be written without an importance matrix
+    importance = np.ones(shape[1], np.float32)  # some types need an importance matrix
     data = np.zeros(quant_shape_to_byte_shape(rows.shape, kind), np.uint8)
     quantize(kind, rows.ctypes.data, data.ctypes.data, 0, N_ROWS, shape[1], importance.ctypes.data)
     return np.resize(data, (shape[0], data.shape[1]))

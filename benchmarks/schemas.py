@@ -27,7 +27,7 @@ import eaglecpp.errors
 from eaglecpp.lowlevel import system_info
 
 ASK = "Write one JSON value, short and complete, that follows this schema: "
-CAP, LONGEST = 256, 1500  # maximum tokens of an answer, maximum characters of a schema in a prompt
+CAP, LONGEST = 256, 1500  # maximum tokens of an answer, and maximum characters of a schema in a prompt
 
 
 def judged(schema: Any, text: str, n: int) -> str:

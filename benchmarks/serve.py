@@ -41,8 +41,8 @@ from llama_server import LlamaServer, our_server
 import eaglecpp
 
 SECONDS = 600
-N_WIDE = 3  # number of panels next to each other
-N_WARM = 8  # tokens of the warm-up turn
+N_WIDE = 3  # number of panels in one line
+N_WARM = 8  # number of tokens of the warm-up turn
 OURS, PLAIN, DRAFTS = "eaglecpp", "llama-server", "llama-server, drafts"
 PUBLISHED = {
     "Kimi-K2.6, EAGLE 3.1, vLLM": ([1, 4, 16], [2.03, 1.71, 1.66]),
@@ -206,7 +206,7 @@ def measure(args: argparse.Namespace, n_users: int) -> list[dict[str, Any]]:
         ports = {name: stack.enter_context(kind) for name, kind in kinds.items()}
         for turn in range(args.turns + 1):  # the first turn is a warm-up
             for name, port in ports.items():
-                # These prompts are not in any cache yet.
+                # No cache contains these prompts.
                 fresh = [[*ids[:1], 200 + turn, *ids[1:]] for ids in prompts]
                 n_tokens = args.tokens if turn else min(args.tokens, N_WARM)
                 run = asyncio.run(ask_together(port, fresh, n_tokens, args.temperature, not args.no_cache))

@@ -75,13 +75,13 @@ def main() -> None:
         warn_if_busy()
     for i, part in enumerate(args.measure):
         print(f"\n## {part}\n", flush=True)
-        # The remaining time is divided equally among the remaining parts.
+        # The remaining parts share the remaining time equally.
         left = (until - time.monotonic()) / (len(args.measure) - i)
         result[part] = MEASURES[part](args, sets, max(left, 1.0))
     write_json(args.json, result)
 
 
-# Acceptance length
+# Measuring the acceptance length
 
 
 def measure_length(args: argparse.Namespace, sets: Sets, seconds: float) -> dict[str, Any]:
@@ -179,14 +179,14 @@ def over_seeds(
     return found
 
 
-# Speed
+# Measuring the speed
 
 
 def measure_speed(args: argparse.Namespace, sets: Sets, seconds: float) -> dict[str, Any]:
     if args.llama_server is None:
         raise SystemExit("speed: --llama-server is needed: speeds are over llama.cpp's own decoding")
     files = [(path, args.draft) for path in (args.target, *args.speed_target)] + args.padded
-    # The sets take turns, with one question each.
+    # The questions come from each set in turn.
     mixed = [one for row in itertools.zip_longest(*sets.values()) for one in row if one is not None]
     share = seconds / (len(files) * len(args.temperatures))
     found: dict[str, Any] = {}
@@ -199,8 +199,7 @@ def measure_speed(args: argparse.Namespace, sets: Sets, seconds: float) -> dict[
             contestants = [ours(engine, "off", TARGET_ONLY), ours(engine, "auto"), server]
             for temperature in args.temperatures:
                 sampling = {"temperature": temperature, "n_tokens": args.n_tokens, "seed": SEED}
-                # Target-only decoding is used here, because it teaches the planner nothing about these
-                # answers.
+                # These answers are generated without drafts, so that the planner learns nothing about them.
                 limited = until_loops(engine, mixed, "off", **sampling)
                 results = run(limited, contestants, seconds=share, **sampling)
                 print(f"\n{path.name}, temperature {temperature:g}\n\n{summary(results)}", flush=True)
@@ -208,7 +207,7 @@ def measure_speed(args: argparse.Namespace, sets: Sets, seconds: float) -> dict[
     return found
 
 
-# The first answer
+# Measuring the first answer
 
 
 def measure_first(args: argparse.Namespace, sets: Sets, seconds: float) -> dict[str, Any]:

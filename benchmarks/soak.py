@@ -116,7 +116,7 @@ class Clients:
         if text != self.known.setdefault(key, text):
             self.tally.note_wrong(f"{key}: {text!r} for {self.known[key]!r}")
 
-    # Requests that get an answer
+    # Requests that the server answers
 
     def question(self, rng: random.Random) -> None:
         number, seed = rng.randrange(len(QUESTIONS)), rng.randrange(3)
@@ -132,7 +132,7 @@ class Clients:
     def openai(self, rng: random.Random) -> None:
         number = rng.randrange(len(QUESTIONS))
         body = {
-            "model": rng.choice([MODEL, "gpt-4o"]),  # a server of one file answers to any name
+            "model": rng.choice([MODEL, "gpt-4o"]),  # a server of one file answers to any model name
             "messages": [{"role": "user", "content": QUESTIONS[number]}],
             "temperature": 0,
             "max_tokens": 48,
@@ -214,7 +214,7 @@ class Clients:
                 self.tally.reused += payload["timings"]["reused_n"]
             time.sleep(rng.random())
 
-    # Requests that fail
+    # Requests that the server refuses
 
     def leaves(self, rng: random.Random) -> None:
         """Asks for a long answer and closes the connection at a random moment."""
@@ -242,7 +242,7 @@ class Clients:
         ])  # fmt: skip
         paths = ["/api/chat", "/v1/chat/completions", "/v1/responses", "/v1/messages"]
         path = rng.choice(paths if b"messages" in body else [*paths, "/api/generate"])
-        # OpenAI's API has no field `format` and ignores it.
+        # OpenAI's API has no field `format`, so it ignores this field.
         self.expect(path, body, range(400, 500), or_ok=b'"format"' in body)
 
     def bad_image(self, rng: random.Random) -> None:
@@ -272,7 +272,7 @@ class Clients:
         try:
             status, data = self.request("POST", path, body)
         except (ConnectionError, http.client.HTTPException):
-            if len(body) < 1 << 20:  # a server may close the connection before it has a longer body
+            if len(body) < 1 << 20:  # a server may close the connection before it has received a longer body
                 raise
             return
         if status not in statuses and not (or_ok and status == 200):
@@ -350,7 +350,7 @@ def main() -> None:
     tally, samples = Tally(), []
     with serving(args) as (port, pid):
         clients = Clients(port, tally)
-        for seed in range(len(QUESTIONS)):  # answers of the idle server
+        for seed in range(len(QUESTIONS)):  # these are the answers of the idle server
             for _ in range(2):
                 clients.openai(random.Random(seed))
                 clients.question(random.Random(seed))

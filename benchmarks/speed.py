@@ -141,7 +141,7 @@ def shuffled(draft: Path, folder: Path) -> Path:
     data = bytearray(draft.read_bytes())
     tensor = next(t for t in gguf.GGUFReader(draft).tensors if t.name == "output.weight")
     begin, size = int(tensor.data_offset), int(tensor.n_bytes)
-    # A quantised row is a whole number of bytes.
+    # Each row of a quantised matrix takes a whole number of bytes.
     matrix = np.frombuffer(data, np.uint8, size, begin).reshape(int(tensor.shape[1]), -1)
     data[begin : begin + size] = matrix[np.random.default_rng(1).permutation(len(matrix))].tobytes()
     out = folder / draft.name

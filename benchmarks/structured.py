@@ -51,7 +51,7 @@ RECORDS: dict[str, dict[str, Any]] = {
     },
 }
 ASK = "Anna Miller from Berlin ordered three books. Write the record as JSON by this schema: "
-GOALS = {"keys": 3.0, "forced": 5.0}  # tokens per round
+GOALS = {"keys": 3.0, "forced": 5.0}  # minimum numbers of tokens per round
 
 
 def schema_of(name: str) -> dict[str, Any]:

@@ -46,8 +46,7 @@ _TABLES = (
 """Tensors with a row for each token of the vocabulary."""
 _MAX_RATES = 16
 """Maximum number of depths with a recorded acceptance rate."""
-# Maximum number of padding rows in a vocabulary. Vocabularies of different model families differ by more
-# rows.
+# Maximum number of padding rows in a vocabulary. The vocabularies of two model families differ by more rows.
 _MAX_PADDING = 128
 _IDS = "eagle_aux_hidden_state_layer_ids"
 _OF_BLOCKS = {"slots", "block_size", "partial_rotary", "head"}
@@ -58,7 +57,7 @@ def find_choices(
     seen: Seen, dialect: Dialect, config: Mapping[str, Any], target: TargetInfo, options: Options
 ) -> tuple[Choice, ...]:
     """Returns the checkpoint's ambiguities that the options do not resolve. config: the flattened config."""
-    if "eaglecpp" in config:  # `eaglecpp train` wrote this config, so it is not ambiguous
+    if "eaglecpp" in config:  # `eaglecpp train` wrote this config, so nothing is ambiguous
         return ()
     found = dialect.choices(seen, config)
     if dialect.reads_files and target.has_head and flag(config, "tie_word_embeddings"):
@@ -140,7 +139,7 @@ def build_spec(
             )
     _check_activation(config, dialect)
     norm_output = readings["feed"] == "post" if "feed" in readings else flag(config, "norm_output")
-    # A single call, although it is long, keeps each field next to its rule.
+    # The call is long, but it keeps each field next to its rule.
     spec = DraftSpec(
         family=dialect.name,
         hidden_size=hidden,
@@ -269,7 +268,7 @@ def _count_layers(config: Mapping[str, Any], shapes: Shapes) -> tuple[int, str]:
 def _count_features(shapes: Shapes, target_hidden: int) -> int:
     shape = shapes.get("fc.weight")
     if shape is None or len(shape) != 2:
-        return 3  # a missing or mis-shaped tensor is reported later, with all other such tensors
+        return 3  # a missing or mis-shaped tensor is reported later, together with all other such tensors
     if shape[1] == 0 or shape[1] % target_hidden:
         raise TensorError(
             f"tensor fc.weight {list(shape)}: expected a multiple of the target's hidden size "
@@ -307,7 +306,7 @@ def _layer_ids(
     forced: Convention | None = None if reading is None else "post" if reading == "post" else "boundary"
     if given is not None:
         return resolve_layer_ids(None, n_blocks, n_aux, given=given, forced=forced)
-    if dialect.is_block:  # for a block drafter, the dialect defines the convention of layer ids
+    if dialect.is_block:  # the dialect of a block drafter defines the convention of its layer ids
         ids, convention = id_list(config, _IDS), dialect.convention(seen, "config")
         forced = forced or convention
         return resolve_layer_ids(ids, n_blocks, n_aux, convention=convention, forced=forced)

@@ -23,13 +23,13 @@ from .gguf_head import Field
 from .tensor import TensorSource
 
 _Read = Callable[[Path], dict[str, TensorSource]]
-# Each format has the name of its index file, two patterns of weight files (the usual file name first), and a
+# For each format: the name of its index file, two patterns of weight files (the usual file name first), and a
 # reader.
 _FORMATS: tuple[tuple[str, tuple[str, str], _Read], ...] = (
     ("model.safetensors.index.json", ("model*.safetensors", "*.safetensors"), safetensors_file.read_index),
     ("pytorch_model.bin.index.json", ("pytorch_model*.bin", "*.bin"), torch_zip.read_index),
 )
-_MAX_INDEX = 16 << 20  # maximum bytes of an index file, which has some hundred bytes for each tensor
+_MAX_INDEX = 16 << 20  # Maximum bytes of an index file. An index has some hundred bytes for each tensor.
 _NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
 
 

@@ -77,10 +77,10 @@ def open_regular(path: Path) -> io.BufferedReader:
     `open`.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    status = path.stat()  # before opening, because opening a device may have an effect
+    status = path.stat()  # the type is checked before opening, because opening a device may have an effect
     if not stat.S_ISREG(status.st_mode):
         raise NotAFileError(path, status.st_mode)
-    handle = os.open(path, flags)  # `flags` keeps this call from blocking if the path is a pipe now
+    handle = os.open(path, flags)  # if the path has become a pipe, `flags` keeps this call from blocking
     try:
         mode = os.fstat(handle).st_mode
         if not stat.S_ISREG(mode):
@@ -143,7 +143,8 @@ def replaced(path: Path, *, mode: int | None = None) -> Iterator[Path]:
     """
     make_folder(path.parent)
     ours = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}\.tmp")
-    with contextlib.suppress(PermissionError):  # the user may write to a folder without permission to list it
+    # the user may be allowed to write to a folder but not to list it
+    with contextlib.suppress(PermissionError):
         for leftover in [other for other in path.parent.iterdir() if ours.fullmatch(other.name)]:
             remove_leftover(leftover)
     if mode is None and path.exists():
@@ -173,7 +174,7 @@ def _temporary(path: Path, mode: int) -> tuple[int, Path]:
         handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         if _locked(handle) is not False and temporary.exists():
             return handle, temporary
-        os.close(handle)  # before the lock, another process removed the file as a leftover
+        os.close(handle)  # another process removed the file as a leftover before it was locked
 
 
 def remove_leftover(path: Path) -> None:
@@ -182,7 +183,7 @@ def remove_leftover(path: Path) -> None:
     """
     with contextlib.suppress(OSError):
         if sys.platform == "win32":
-            return  # without locks, the files of killed and of running processes look the same
+            return  # without locks, a file of a killed process looks the same as a file of a running process
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             if _locked(handle):
@@ -209,7 +210,7 @@ def _locked(handle: int) -> bool | None:
 def sync(path: Path) -> None:
     """Flushes a file, or a folder's entries, to the disk."""
     if os.name == "nt" and path.is_dir():
-        return  # Windows cannot open a folder, and need not flush it
+        return  # Windows cannot open a folder, and does not need to flush it
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(handle)

@@ -63,7 +63,7 @@ def dequantize_rows(data: _U8, kind: GGMLQuantizationType, n: int) -> _F32:
     not store floats.
     """
     to_float = _traits(kind).to_float
-    if not to_float:  # checked, because ctypes would call a null pointer
+    if not to_float:  # this check is needed because ctypes would call a null pointer
         raise QuantTypeError(f"{kind.name}: ggml cannot convert this type to floats")
     out = np.empty((data.shape[0], n), dtype=np.float32)
     to_float(data.ctypes.data, out.ctypes.data, out.size)
@@ -87,7 +87,7 @@ def _library() -> Any:
     lib.ggml_quantize_chunk.restype = ctypes.c_size_t
     lib.ggml_quantize_chunk.argtypes = (
         ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p,  # type, source, destination
-        # arguments: start, rows, row length, imatrix
+        # start, number of rows, row length, importance matrix
         ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
     )  # fmt: skip
     lib.ggml_get_type_traits.restype = ctypes.POINTER(_TypeTraits)
@@ -98,7 +98,7 @@ def _library() -> Any:
 def _traits(kind: GGMLQuantizationType) -> _TypeTraits:
     traits: _TypeTraits = _library().ggml_get_type_traits(int(kind)).contents
     expected = GGML_QUANT_SIZES[kind]
-    # If the sizes differ, `_TypeTraits` does not match this ggml.
+    # Different sizes mean that `_TypeTraits` does not match this version of ggml.
     if (traits.blck_size, traits.type_size) != expected:
         raise QuantTypeError(
             f"{kind.name}: libggml's block layout is not the expected {expected}; library mismatch"

@@ -125,8 +125,8 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         value = file.get(f"{arch}.{key}", default)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise GgufError(f"{file.path}: key {arch}.{key}: expected a number, found {value!r:.40}")
-        with np.errstate(over="ignore"):  # an infinite value is rejected later, with the config
-            return float(str(np.float32(value)))  # 9.99999975e-06 means 1e-05
+        with np.errstate(over="ignore"):  # an infinite value is rejected later, together with the config
+            return float(str(np.float32(value)))  # this conversion turns 9.99999975e-06 into 1e-05
 
     def several(key: str, kind: type) -> list[Any]:
         value = file.get(key, [])
@@ -167,7 +167,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         "norm_before_fc": flag("norm_before_fc"),
         "norm_before_residual": flag("norm_before_residual"),
         "num_aux_hidden_states": len(layers),
-        # The layer ids are written in both conventions, so that they are not ambiguous.
+        # The layer ids are written in both conventions, so they are not ambiguous.
         "eagle_aux_hidden_state_layer_ids": layers,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": [k - 1 for k in layers]},
         "eaglecpp": {
@@ -190,7 +190,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
     has_markov = "markov_w1.weight" in file.tensors
     block_config = {
         "architectures": [BLOCK_FILE],
-        "block_size": file.integer(f"{arch}.block_size") or 16,  # llama.cpp reads a missing block size as 16
+        "block_size": file.integer(f"{arch}.block_size") or 16,  # llama.cpp takes 16 for a missing block size
         "mask_token_id": file.integer("tokenizer.ggml.mask_token_id"),
         "sample_from_anchor": flag("sample_from_anchor") if is_stated else True if has_markov else None,
         "num_target_layers": file.integer("eaglecpp.target.block_count"),
@@ -205,7 +205,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         "tie_word_embeddings": head is None
         and "token_embd.weight" in file.tensors
         and not flag("target_head"),
-        # A file that does not state its first drafting slot may have other conventions than `eaglecpp train`.
+        # A file without its first drafting slot may follow other conventions than `eaglecpp train`.
         "eaglecpp": config["eaglecpp"] if is_stated else None,
     }
     sizes = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")

@@ -126,7 +126,7 @@ def _tensor_infos(path: Path, head: Head, alignment: int) -> dict[str, TensorInf
             )
         first = start + tensor.offset
         n_bytes = _tensor_bytes(path, tensor)
-        if n_bytes is None:  # for an unknown tensor type, the data end at the next tensor
+        if n_bytes is None:  # for an unknown type, a tensor's data end where the next tensor begins
             after = bisect.bisect_right(ends, first)
             n_bytes = (ends[after] if after < len(ends) else first) - first
         if first + n_bytes > head.size:
@@ -174,7 +174,7 @@ def read_rows(file: GgufFile, name: str, start: int, stop: int) -> npt.NDArray[n
         raise GgufError(
             f"{file.path}: tensor {name}: type {info.type} is newer than the gguf package"
         ) from error
-    if len(info.shape) < 2:  # a tensor with one axis is a single ggml row, so the range selects elements
+    if len(info.shape) < 2:  # a tensor with one axis is a single row for ggml, so the range selects elements
         return _read(file, info, kind, 0, 1)[0, start:stop]
     inner = math.prod(info.shape[1:-1])
     return _read(file, info, kind, start * inner, stop * inner).reshape(stop - start, *info.shape[1:])
@@ -206,6 +206,6 @@ def _read(
 
 
 def _decoded(raw: npt.NDArray[np.uint8], kind: GGMLQuantizationType, width: int) -> npt.NDArray[np.float32]:
-    if kind is GGMLQuantizationType.F32:  # ggml has no conversion function for F32
+    if kind is GGMLQuantizationType.F32:  # ggml has no function that converts F32
         return raw.view("<f4")
     return ggml_lib.dequantize_rows(raw, kind, width)

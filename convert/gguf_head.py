@@ -26,16 +26,17 @@ STRING, ARRAY, _BOOL = 8, 9, 7
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "B", 10: "Q", 11: "q", 12: "d"}
 _PICTURES = {b"\x89PN": "a PNG picture", b"\xff\xd8\xff": "a JPEG picture", b"GIF": "a GIF picture"}
 _MAX_KEYS = 1 << 16
-_MAX_TENSORS = 1 << 14  # maximum tensors, ten times as many as in the largest models
-# Maximum number of values in all arrays together. A parsed value takes up to eight times its bytes in the
-# file.
+_MAX_TENSORS = 1 << 14  # maximum number of tensors, which is ten times the number in the largest models
+# Maximum number of values in all arrays together. In memory, a value takes up to eight times as many bytes as
+# in the file.
 _MAX_VALUES = 1 << 24
 _MAX_STRING = 64 << 20
 _MAX_HEAD = 512 << 20
 _MAX_DIMS = 4
 _BLOCK = 1 << 18
-_LONG = 256  # `read_keys` skips arrays with more values, but keeps arrays with one value per layer
-_LENGTH = struct.Struct("<Q")  # length of a string
+# Maximum length of the arrays that `read_keys` reads. Arrays with one value per layer are shorter.
+_LONG = 256
+_LENGTH = struct.Struct("<Q")  # format of a string's length
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class _Reader:
 
     def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
         self.path, self.file, self.size = path, file, size
-        # These are the block in memory, the position in the block, and the block's position in the file.
+        # block in memory, position in the block, and position of the block in the file
         self.block, self.at, self.start = b"", 0, 0
         self.n_values = 0
 
@@ -119,7 +120,7 @@ class _Reader:
     def error(self, text: str) -> GgufError:
         return GgufError(f"{self.path}: {text}")
 
-    # Bytes
+    # Methods that read bytes
 
     def need(self, n: int, what: str) -> None:
         """Makes sure that the next n bytes are in the block. what: name of these bytes for error messages."""
@@ -169,7 +170,7 @@ class _Reader:
         if count > limit:
             raise self.error(f"{what} is {count}; at most {limit} are accepted")
 
-    # Contents
+    # Methods that read the head's contents
 
     def head(self) -> Head:
         entries, n_tensors = self.keys(None)
@@ -240,7 +241,7 @@ class _Reader:
             self.check_count(count, 8, _MAX_VALUES, f"{what}: string count")
             return [self.string(what) for _ in range(count)]
         numbers = array.array(_SCALARS[kind])
-        # The size of C's integer types depends on the platform.
+        # The sizes of C's integer types depend on the platform.
         if numbers.itemsize != struct.calcsize(f"<{numbers.typecode}"):
             return [self.scalar(name, kind) for _ in range(count)]
         numbers.frombytes(self.take(count * numbers.itemsize, what))
@@ -257,7 +258,8 @@ class _Reader:
             self.jump(count * n_bytes, what)
             return
         self.check_count(count, 8, _MAX_VALUES, f"{what}: string count")
-        block, at = self.block, self.at  # local variables for speed: a vocabulary has over 100,000 strings
+        # Local variables are faster, and a vocabulary has over 100,000 strings.
+        block, at = self.block, self.at
         last, read = len(block) - 8, _LENGTH.unpack_from
         for _ in range(count):
             if at > last:

@@ -190,11 +190,11 @@ def _target(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]:
     arch = file.architecture
     return {
         "hidden_size": hidden,
-        # Multi-token prediction layers are not counted, because they do not run as part of the target.
+        # Multi-token prediction layers do not run as part of the target, so they are not counted.
         "n_layers": (file.integer(f"{arch}.block_count") or 0)
         - (file.integer(f"{arch}.nextn_predict_layers") or 0),
         "context_length": _key(file, "context_length"),
-        # Multi-token prediction heads are counted only if the file has their weights.
+        # A multi-token prediction head is counted only if the file has its weights.
         "mtp_heads": sum(name.endswith(".nextn.eh_proj.weight") for name in file.tensors),
         "vocab_size": vocab,
         "fits": {

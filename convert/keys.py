@@ -79,7 +79,7 @@ class TensorSpec:
     part: Literal["", "keys", "values"] = ""
 
 
-_3 = (EAGLE3, EAGLE31)  # EAGLE-1 and EAGLE-2 lack these tensors and keys
+_3 = (EAGLE3, EAGLE31)  # layouts with tensors and keys that EAGLE-1 and EAGLE-2 lack
 _31 = (EAGLE31,)
 _OURS = (EAGLE, EAGLE31)
 _MORE = (EAGLE31, *BLOCKS)

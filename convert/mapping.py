@@ -15,7 +15,7 @@ from .errors import TensorError
 from .keys import TENSORS, Role, TensorSpec
 from .spec import DraftSpec
 
-_MAPS = frozenset({"d2t", "t2d"})  # vocab_map checks these two tensors; a drafter needs only one of them
+_MAPS = frozenset({"d2t", "t2d"})  # vocab_map checks these tensors; a drafter needs only one of them
 _QKV_BIAS = tuple(f"self_attn.{x}_proj.bias" for x in "qkv")
 
 

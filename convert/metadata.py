@@ -168,7 +168,7 @@ def _general(checkpoint: Checkpoint, target: TargetInfo, n_params: int) -> dict[
     logging.getLogger("gguf").setLevel(logging.ERROR)
     directory = checkpoint.directory
     try:
-        # The name comes from the Hub id, because the name of the snapshot's directory is a hash.
+        # The name is taken from the Hub id, because the snapshot's directory has a hash as its name.
         if checkpoint.from_hub:
             card = gguf.Metadata.load_model_card(directory)
             named = Path(checkpoint.short_name)
@@ -182,7 +182,7 @@ def _general(checkpoint: Checkpoint, target: TargetInfo, n_params: int) -> dict[
         writer = gguf.GGUFWriter(None, "eagle3")
         writer.add_type("model")
         meta.set_gguf_meta_model(writer)
-    except Exception:  # the model card is untrusted and optional
+    except Exception:  # the model card is optional, and any exception may come from an untrusted file
         return {}
     return {
         name: field_of(name, entry)

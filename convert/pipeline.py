@@ -159,7 +159,7 @@ def convert_checkpoint(
 
         with replace_file(destination) as temporary:
             write_gguf(temporary, spec.architecture, fields, tensors, advance)
-            size = read_gguf(temporary).size  # reading the file also checks that it is complete
+            size = read_gguf(temporary).size  # reading the file again also checks that the file is complete
     reports = tuple(map(TensorReport.of, tensors))
     return ConvertReport(destination, spec, drafter.family, types.body.name, size, reports, drafter.notes)
 
@@ -253,7 +253,7 @@ def canonical_tensors(
                 f"tensors {sources[canonical].name} and {name} are the same one under two names"
             )
         sources[canonical] = source
-    if MASK_FEATURE in sources:  # in the checkpoint, the shape is [1, 1, n] or [1, n]
+    if MASK_FEATURE in sources:  # the checkpoint has the shape [1, 1, n] or [1, n]
         source = sources[MASK_FEATURE]
         sources[MASK_FEATURE] = replace(source, shape=(math.prod(source.shape),))
     return _tie_head(_one_attention_norm(sources), config)

@@ -38,8 +38,8 @@ class TypePlan:
     raised: Q
 
 
-# Each entry has a type for `fc` and the head, and the requested types for which it is used. The entries
-# contain every type that needs no importance matrix. A test compares this list with ggml.
+# Each entry has a type for `fc` and the head, and the requested types for which this type is used. Together,
+# the entries contain every type that needs no importance matrix. A test compares this list with ggml.
 _RAISED: tuple[tuple[Q | None, tuple[Q, ...]], ...] = (
     (None, (Q.F32, Q.F16, Q.BF16, Q.Q8_0, Q.Q6_K)),  # `fc` and the head get the requested type
     (Q.Q6_K, (Q.Q5_K, Q.Q5_1, Q.Q5_0)),
@@ -50,15 +50,15 @@ TYPES: dict[str, TypePlan] = {
     kind.name: TypePlan(kind, raised or kind) for raised, kinds in _RAISED for kind in kinds
 }
 
-# Types with blocks of 256 are replaced by these types if rows do not divide into such blocks. Types that are
-# not listed become Q8_0.
+# Replacements for types with blocks of 256 values, if the length of a row is not a multiple of 256. Other
+# types are replaced by Q8_0.
 _SMALL_BLOCKS = {
     Q.Q5_K: Q.Q5_1, Q.Q4_K: Q.Q5_0, Q.Q3_K: Q.Q4_0, Q.Q2_K: Q.Q4_0, Q.TQ2_0: Q.Q4_0, Q.TQ1_0: Q.Q4_0,
     Q.IQ4_XS: Q.IQ4_NL, Q.IQ3_S: Q.IQ4_NL, Q.IQ3_XXS: Q.IQ4_NL, Q.IQ2_S: Q.IQ4_NL, Q.IQ1_M: Q.IQ4_NL,
 }  # fmt: skip
 
-# llama.cpp's names are for mixtures of types (MOSTLY_Q4_K_S, ...). A single type gets the name of the nearest
-# mixture.
+# The names in llama.cpp are for mixtures of types, such as MOSTLY_Q4_K_S. A single type gets the name of the
+# nearest mixture.
 _FILE_TYPES = {"F32": "ALL_F32", "Q3_K": "MOSTLY_Q3_K_S", "Q4_K": "MOSTLY_Q4_K_S", "Q5_K": "MOSTLY_Q5_K_S",
                "MXFP4": "MOSTLY_MXFP4_MOE"}  # fmt: skip
 

@@ -102,7 +102,7 @@ def rope_divisors(rope: RopeSpec, head_dim: int) -> npt.NDArray[np.float32]:
     """
     if rope.scaling == "proportional":
         turned = np.arange(head_dim // 2) < int(rope.factor * head_dim / 2)
-        # The divisor 1e15 is large enough to stop the rotation, and its square still fits in a float.
+        # The divisor 1e15 stops the rotation, and its square still fits into a float.
         return np.where(turned, 1.0, 1e15).astype(np.float32)
     context, low, high = float(rope.original_context or 8192), rope.low_freq_factor, rope.high_freq_factor
     wavelengths = 2 * math.pi * rope.theta ** (np.arange(0, head_dim, 2) / head_dim)
@@ -227,8 +227,8 @@ def _yarn(theta: float, block: Mapping[str, Any], where: str, deepseek: bool) ->
         raise ConfigError(f"{where}.factor: expected 1 or more for yarn, found {factor}")
     if block.get("truncate") is False:
         raise UnsupportedError(f"{where}.truncate is false: ggml always truncates yarn's correction range")
-    # ggml itself multiplies cos and sin by 1 + 0.1 ln(factor). So attn_factor is the checkpoint's multiplier
-    # divided by this value.
+    # ggml itself multiplies cos and sin by 1 + 0.1 ln(factor). So the checkpoint's multiplier is divided by
+    # this value.
     multiplier = (_deepseek_multiplier if deepseek else _cos_sin_multiplier)(block, where, factor)
     attn_factor = multiplier / (1.0 + 0.1 * math.log(factor))
     return RopeSpec(

@@ -18,8 +18,8 @@ from .errors import CheckpointError
 from .files import open_regular
 from .tensor import DTYPE_BYTES, TensorSource
 
-# Maximum bytes of a header. A header has some hundred bytes per tensor, and a parsed header takes ten times
-# as much memory.
+# Maximum bytes of a header. A header has some hundred bytes per tensor, and takes ten times as much memory
+# once it is parsed.
 _MAX_HEADER_BYTES = 16 << 20
 
 

@@ -28,7 +28,7 @@ from .tensor import TensorSource
 from .writer import PlannedTensor
 
 N_WORKERS = min(os.cpu_count() or 1, 8)
-_CHUNK_VALUES = 4 << 20  # 16 MiB as float32, and 16 MiB for the decoded copy
+_CHUNK_VALUES = 4 << 20  # a chunk takes 16 MiB as float32, and its decoded copy takes 16 MiB
 
 
 @dataclass(frozen=True)

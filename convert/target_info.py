@@ -68,7 +68,7 @@ def open_target(target: str | Path) -> TargetInfo:
     for key, value in sizes.items():
         if value is None or value < 1:
             raise TargetError(f"{file.path}: key {arch}.{key}: expected a positive integer, found {value}")
-    # The key block_count includes multi-token prediction layers, which do not run as part of the target.
+    # block_count includes the multi-token prediction layers, which do not run as part of the target.
     blocks = (sizes["block_count"] or 0) - (file.integer(f"{arch}.nextn_predict_layers") or 0)
     return TargetInfo(
         name=file.text("general.name", file.path.stem),
@@ -77,8 +77,8 @@ def open_target(target: str | Path) -> TargetInfo:
         hidden_size=sizes["embedding_length"] or 0,
         block_count=blocks,
         vocab_size=len(tokens),
-        # Empty arrays are left out, because the gguf package cannot write them. Readers treat a missing array
-        # as an empty array.
+        # The gguf package cannot write empty arrays, so they are left out. Readers treat a missing array as
+        # an empty array.
         tokenizer=tuple(f for f in file.fields.values() if f.name.startswith("tokenizer.") and f.value != []),
         head=_gguf_head(file, len(tokens)),
         has_head="output.weight" in file.tensors,
@@ -95,7 +95,7 @@ def _gguf_head(file: GgufFile, vocab: int) -> HeadRows | None:
     name = info.name
     try:
         read_rows(file, name, 0, 1)
-    # The similarity check is optional, so it is skipped if ggml's library or the data are missing.
+    # Without ggml's library or without the data, the optional similarity check is skipped.
     except EagleError:
         return None
     return HeadRows((vocab, info.shape[1]), lambda i: read_rows(file, name, i, i + 1)[0])

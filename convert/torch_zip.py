@@ -33,7 +33,7 @@ _MAX_PICKLE_BYTES = 1 << 20
 its size.
 """
 # Maximum bytes of one read. The zip's list of entries has some hundred bytes per tensor, and zipfile needs
-# ten times as much memory for the list.
+# ten times as much memory for this list.
 _MAX_READ = 4 << 20
 _MAX_DIMS = 8
 
@@ -99,7 +99,7 @@ def _index_archive(path: Path, archive: zipfile.ZipFile) -> dict[str, TensorSour
             state: Any = _StateDict(data, file, path, entries, prefix).load()
     except CheckpointError:
         raise
-    except Exception as error:  # a hostile pickle may raise any exception
+    except Exception as error:  # a malicious pickle may raise any exception
         raise CheckpointError(f"data.pkl cannot be read: {type(error).__name__}: {error}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"expected a state dict, found {type(state).__name__}")

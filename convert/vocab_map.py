@@ -107,7 +107,7 @@ def _from_table(
 
 
 def _is_map(ids: IntArray, n_target: int) -> bool:
-    # The range is checked first, because differences of arbitrary integers could overflow.
+    # The range is checked first, because the differences of arbitrary integers could overflow.
     return bool(ids.size and ((ids >= 0) & (ids < n_target)).all() and (np.diff(ids) > 0).all())
 
 
@@ -135,7 +135,8 @@ def _mismatch(ids: IntArray, members: IntArray, n_target: int) -> str:
 
 
 _N_SAMPLES = 64
-# Minimum mean cosine of similar rows. Unrelated rows of a few hundred values or more have a cosine below 0.1.
+# Minimum mean cosine of similar rows. The cosine of unrelated rows with a few hundred values or more is below
+# 0.1.
 _CLEARLY = 0.3
 
 F32 = npt.NDArray[np.float32]
@@ -161,7 +162,7 @@ def check_head(head: TensorSource, ids: npt.NDArray[np.int64], target: HeadRows)
     if head.shape[1] != target.shape[1] or not head.is_float:
         return ""
     offsets = ids - np.arange(ids.size)
-    # Only draft ids are usable whose target id and raw offset are different rows of the target's head.
+    # A draft id is usable only if its target id and its raw offset are different rows of the target's head.
     usable = np.flatnonzero(offsets != ids)
     if usable.size < _N_SAMPLES:
         return ""

@@ -16,7 +16,7 @@ def main() -> None:
     prompt = rest[0] if rest else "def main():"
     with eaglecpp.Engine.open(target, draft, n_ctx=512, max_tokens=64, temperature=0.0) as engine:
         plain = engine.generate(prompt, strategy="off")
-        engine.clear()  # so that the second run reads the prompt again
+        engine.clear()  # without this call, the second run would reuse the prompt
         drafted = engine.generate(prompt, strategy="chain:3")
 
     print(prompt + drafted.text)

@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 def eaglecpp(*arguments: str | Path) -> str:
     command = [sys.executable, "-m", "eaglecpp", *map(str, arguments)]
     print("$ eaglecpp", *arguments, file=sys.stderr)
-    # outside the checkout, whose `eaglecpp` folder has no compiled extension
+    # The command runs outside the checkout, because the checkout's folder `eaglecpp` has no compiled
+    # extension.
     return subprocess.run(
         command, check=True, text=True, stdout=subprocess.PIPE, cwd=tempfile.gettempdir()
     ).stdout

@@ -19,7 +19,7 @@ def main() -> None:
         eaglecpp.Engine.open(target, draft, n_ctx=512, strategy="chain:5") as engine,
         engine.stream(prompt, max_tokens=64, temperature=0.8, seed=1) as stream,
     ):
-        for chunk in stream:  # one chunk per round; the loop may end early
+        for chunk in stream:  # each round gives one chunk; the loop may end early
             print(chunk.text, end="", flush=True)
             n_tokens += len(chunk.tokens)
             n_guessed += sum(chunk.accepted)

@@ -32,8 +32,8 @@ def recognise(seen: Seen) -> Dialect:
     checkpoint.
     """
     refuse(seen, _CLASSES, _BLOCK_CLASSES)
-    # Every drafter has one of these tensors, and no ordinary model has any. Other missing tensors are
-    # reported later.
+    # Every drafter has one of these three tensors, and no ordinary model has any of them. Other missing
+    # tensors are reported later.
     marks = ("fc.weight", "encoder.fc.weight", "layers.0.hidden_norm.weight")
     if any(seen.shape(mark) is not None for mark in marks):
         for dialect in DIALECTS:

@@ -19,7 +19,7 @@ from ..latent import has_latent
 from ..readings import Choice, Convention
 from ..tensor import TensorSource
 
-_AUX_NORMS = {"aux_norm_low": 0, "aux_norm_mid": 1, "aux_norm_high": 2}  # SGLang's older names
+_AUX_NORMS = {"aux_norm_low": 0, "aux_norm_mid": 1, "aux_norm_high": 2}  # older names of tensors in SGLang
 _NEVER_USED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|verifier_norm\..*|verifier_lm_head\..*)$")
 
 

@@ -85,7 +85,7 @@ class BlockDialect(Dialect):
             refuse_unknown(config, self.keys)
         if (
             config.get("target_num_hidden_layers") is not None
-        ):  # TorchSpec's num_target_layers counts features
+        ):  # TorchSpec counts features, not layers, in num_target_layers
             config["_n_features"] = config["num_target_layers"]
             config["num_target_layers"] = config["target_num_hidden_layers"]
         if config.get("swa_window_size") is not None and config.get("sliding_window") is not None:
@@ -98,7 +98,7 @@ class BlockDialect(Dialect):
                 "layer_types": ["sliding_attention"] * _n_layers(config),
                 "use_sliding_window": True,
             }
-        # Without this tensor, tie_word_embeddings was only copied from the target's config.
+        # Without this tensor, tie_word_embeddings is only a copy from the target's config.
         if seen.shape("embed_tokens.weight") is None:
             config["tie_word_embeddings"] = False
         config[IDS] = self.layer_ids(config)
@@ -135,7 +135,8 @@ class BlockDialect(Dialect):
         if canonical is None:
             return None
         canonical = re.sub(r"\.self_attn\.(sinks|attention_sink_bias)(\.weight)?$", SINKS, canonical)
-        canonical = re.sub(r"^markov_w([12])\.", r"markov_head.markov_w\1.", canonical)  # Model Optimizer
+        # name in Model Optimizer
+        canonical = re.sub(r"^markov_w([12])\.", r"markov_head.markov_w\1.", canonical)
         return canonical.replace("confidence_proj.", "confidence_head.proj.")
 
     def check(self, tensors: Mapping[str, TensorSource]) -> None:

@@ -59,15 +59,15 @@ _ROPE = _words("""
 _WITHOUT_EFFECT = re.compile(
     "|".join(
         (
-            # Names, versions and types of stored weights.
+            # Keys for names, versions and types of stored weights.
             r"_.*|architectures|model_type|model_arch|auto_map|(torch_)?dtype|torchscript|transformers_version",
             r"speculators_version|target_(text_)?model_type|target_model_name_or_path|dflasher|tokenizer_class",
             r"use_bfloat16|quantization_config|compression_config|problem_type|id2label|label2id",
-            # Settings of the training.
+            # Keys for the settings of the training.
             r"initializer_range|.*dropout|.*_pdrop|.*loss.*|(num|max)_anchors|ttt_length|step_loss_decay",
             r"confidence_head_alpha|train_embed_tokens|gradient_checkpointing|recompile_limit|num_aux_layers",
             r"num_(context_(features|layers)|aux_hidden_states)|use_aux_hidden_state|pure_draft_prefix_len",
-            # Settings for running a model in engines and in transformers.
+            # Keys for running a model in inference engines and in transformers.
             r"use_cache|return_dict(_in_generate)?|output_\w+|chunk_size_feed_forward|is_(encoder_)?decoder",
             r"add_cross_attention|cross_attention_hidden_size|pruned_heads|finetuning_task|prefix",
             r"task_specific_params|tie_encoder_decoder|pretraining_tp|runtime_block_size",
@@ -76,10 +76,10 @@ _WITHOUT_EFFECT = re.compile(
             r"diversity_penalty|top_[kp]|typical_p|(repetition|length|exponential_decay_length)_penalty",
             r"(encoder_)?no_repeat_ngram_size|bad_words_ids|forced_\w+_token_id|remove_invalid_values",
             r"(begin_)?suppress_tokens|confidence_temperatures|pard_token",
-            # Switches that are read from the tensors instead.
+            # Keys for switches that are read from the tensors instead.
             r"(attention|mlp|qkv|use|conv)_bias|(use_)?qk_norm|has_(embed_tokens|lm_head)|attention_mode",
             r"confidence_head_with_markov",
-            # Keys that are copied from the target's config. No drafter class reads them.
+            # Keys that were copied from the target's config. No drafter class reads these keys.
             r"(mamba|ssm|moe|router|vision|text|image|video|audio|mm|index)_\w+|linear_(conv|key|value|num|attn)_\w+",
             r"\w*(expert|mtp|nextn)\w*|full_attention_interval|attn_output_gate|output_gate_type",
             r"max_window_layers|decoder_sparse_step|mlp_only_layers|norm_topk_prob|n_group|topk_\w+",

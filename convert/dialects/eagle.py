@@ -65,7 +65,7 @@ class DeepSpec(Dialect):
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         if seen.has("layers.1."):
-            # In DeepSpec, layers after the first also read [embedding ; state], unlike in any other project.
+            # In DeepSpec, layers after the first also read [embedding ; state]. No other project does this.
             raise UnsupportedError(
                 "DeepSpec drafter with several layers: not supported, because each of its layers reads "
                 "the embedding again"
@@ -83,7 +83,7 @@ class DeepSpec(Dialect):
 
 _NAMES = {
     ".post_attention_layernorm.": ".post_attention_norm.",
-    # Other drafters call this norm `post_attention_layernorm`.
+    # `post_attention_layernorm` is the name of this norm in other drafters.
     ".pre_feedforward_layernorm.": ".post_attention_layernorm.",
     ".post_feedforward_layernorm.": ".post_feedforward_norm.",
 }
@@ -201,7 +201,8 @@ class Eagle1(Dialect):
         fc, q = seen.shape("fc.weight"), seen.shape("layers.0.self_attn.q_proj.weight")
         if fc is None or q is None or len(fc) != 2 or len(q) != 2:
             return False
-        # Unlike EAGLE-1's, an EAGLE-3 layer has inputs of twice its width, and a norm for the feature.
+        # An EAGLE-3 layer differs from an EAGLE-1 layer: its inputs are twice as wide, and it has a norm for
+        # the feature.
         return fc[1] == 2 * fc[0] and q[1] == fc[0] and not seen.has("layers.0.hidden_norm.")
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
@@ -264,8 +265,8 @@ class ModelOpt(Dialect):
         return own or (seen.has("layers.0.") and "use_aux_hidden_state" in seen.eagle_config)
 
     def convention(self, seen: Seen, ids_key: str) -> Convention | None:
-        # TorchSpec's export for vLLM looks the same if its model_type is kimi_k2, but its layer ids have
-        # another convention.
+        # If model_type is kimi_k2, TorchSpec's export for vLLM looks the same, but its layer ids have another
+        # convention.
         unsure = seen.has("layers.0.") and seen.config.get("model_type") == "kimi_k2"
         if unsure and not any(key in seen.eagle_config for key in _OWN_KEYS):
             return None
@@ -337,7 +338,7 @@ class SpecForge(Dialect):
                 "and in its sources from 2026-07-19 to 2026-09-15"
             )
             return (Choice("head_norm", ("yes", "no"), why),)
-        # Checkpoints with latent attention or fc_norm are newer than both fixes of rope.
+        # Checkpoints with latent attention or fc_norm are newer than both fixes of RoPE.
         if seen.is_latent_class or config.get("fc_norm") is not None:
             return ()
         theta = ignored_theta(config, "SpecForge before 2025-10-30 trains", ("default", "linear", "llama3"))
@@ -381,7 +382,7 @@ def nested_config(config: Mapping[str, Any]) -> dict[str, Any]:
     layer = nested(config, "transformer_layer_config")
     if not layer:
         raise wrong("transformer_layer_config", "an object", None)
-    # The key tie_word_embeddings is copied from the target, and is irrelevant for the drafter.
+    # The key tie_word_embeddings is a copy from the target, so the drafter ignores it.
     base = {key: value for key, value in layer.items() if key != "tie_word_embeddings"}
     return {**base, **{key: value for key, value in config.items() if value is not None}}
 
@@ -447,14 +448,14 @@ class VllmNative(Dialect):
     """Classes that vLLM runs with its llama code or its qwen3 code. The qwen3 code has norms of q and k."""
 
     def matches(self, seen: Seen) -> bool:
-        # TorchSpec and Model Optimizer also use vLLM's class name, but their checkpoints have other marks
-        # too.
+        # TorchSpec and Model Optimizer use vLLM's class name too, but their checkpoints can be recognised by
+        # other keys.
         if seen.is_latent_class:
             return not seen.eagle_config and "_torchspec_version" not in seen.config
         if seen.architecture == "LlamaForCausalLMEagle3" and seen.shape(MASK_FEATURE) is not None:
             return not seen.eagle_config and not seen.has(
                 "midlayer."
-            )  # as in vLLM's published P-EAGLE drafters
+            )  # this is the case in vLLM's published P-EAGLE drafters
         return seen.architecture in self.classes
 
     def flatten(self, seen: Seen) -> dict[str, Any]:

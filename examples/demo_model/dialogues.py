@@ -24,7 +24,7 @@ _ABOUT = (
     "documentation of Python's standard library, and nothing else."
 )
 
-# the last two phrasings of each kind are held out
+# The last two phrasings of each kind are held out.
 _WHAT = (
     "What does {n} do?",
     "What is {n}?",

@@ -17,7 +17,7 @@ from typing import Any
 
 __all__ = ["FAMILIAR", "MODULES", "Fact", "collect"]
 
-# the modules that users ask about most; training repeats their facts
+# Users ask about these modules most, so the training repeats their facts.
 FAMILIAR = [
     "builtins",
     "os",
@@ -162,7 +162,7 @@ MODULES = (
     ],
 )
 
-# modules whose classes' methods are facts too
+# Modules whose facts include the methods of their classes.
 _WITH_METHODS = {
     *FAMILIAR,
     *[
@@ -305,7 +305,7 @@ def _sentences(doc: str | None, short: str = "") -> tuple[str, str]:
         return "", ""
     paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(doc))
     if short and len(paragraphs) > 1 and re.match(rf"[\w.]*{re.escape(short)}\(.*\)", paragraphs[0]):
-        paragraphs = paragraphs[1:]  # the signature line in the docstring of a C function
+        paragraphs = paragraphs[1:]  # this paragraph is the signature line in the docstring of a C function
     text = " ".join(paragraphs[0].split())
     if short:
         text = re.sub(

@@ -27,8 +27,8 @@ from facts import collect
 HERE = Path(__file__).resolve().parent
 PAIR = HERE / "pair"
 TARGET, DRAFT = "demo-target.gguf", "demo-draft.gguf"
-DRAFTER = "drafter-Q8_0.gguf"  # the output name of `eaglecpp train`
-_LIMIT = 24 * 2**20  # bytes, both files together
+DRAFTER = "drafter-Q8_0.gguf"  # file name that `eaglecpp train` writes
+_LIMIT = 24 * 2**20  # maximum bytes of both files together
 _SOURCE = "Python's standard library: docstrings and signatures (PSF License Version 2)"
 _FACTS = {
     "name": "eaglecpp demo",
@@ -36,7 +36,9 @@ _FACTS = {
     "license": "PSF-2.0",
     "organization": "eaglecpp",
 }
-_ALLOCATOR = {  # by default glibc returns large blocks to the system at once, and page faults dominate
+# By default, glibc returns large blocks to the system at once. Most of the time would then go into page
+# faults.
+_ALLOCATOR = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "20000000000",
     "MALLOC_TOP_PAD_": "268435456",

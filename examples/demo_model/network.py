@@ -93,7 +93,7 @@ class Network(nn.Module):
         for block in self.blk:
             for name in ("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"):
                 nn.init.normal_(getattr(block, name).weight, std=self.shape.n_embd**-0.5)
-            for name in ("attn_output", "ffn_down"):  # every block is the identity at the start
+            for name in ("attn_output", "ffn_down"):  # at the start, every block is the identity
                 nn.init.zeros_(getattr(block, name).weight)
 
 

@@ -11,7 +11,7 @@ __all__ = ["CHAT_TEMPLATE", "END", "PRE_TOKENIZER", "SPECIAL", "START", "train_t
 
 START, END = "<|im_start|>", "<|im_end|>"
 SPECIAL = ("<|endoftext|>", START, END)
-PRE_TOKENIZER = "qwen2"  # llama.cpp's name for the split below; a dot belongs to the word after it
+PRE_TOKENIZER = "qwen2"  # llama.cpp's name for the split below, in which a dot belongs to the word after it
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
     r"\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -52,7 +52,7 @@ def main() -> None:
     dialogues = Dialogues(collect())
     tokenizer = _tokenizer(options.out / "tokenizer.json", dialogues, rank)
     training = _Training(Shape(), options, rank, n_ranks)
-    seed = f"{options.seed}/{rank}/{training.step}"  # a resumed run draws new dialogues
+    seed = f"{options.seed}/{rank}/{training.step}"  # with another seed, a resumed run draws new dialogues
     training.run(_batches(dialogues, tokenizer, options.batch_tokens // n_ranks, seed))
 
 
