@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Gemma 4's assistant: a head that reads the target's keys and values and stores none itself. A commit runs only the
-// last committed row. Draft rows do not see each other, and all have the last committed row's position, as in training
-// (huggingface/transformers: docs/source/en/model_doc/gemma4_assistant.md).
+// Gemma 4's assistant: a head that reads the target's keys and values and stores none of its own. A commit runs only
+// the last committed row. As in training, draft rows do not see each other, and all have the position of the last
+// committed row (huggingface/transformers: docs/source/en/model_doc/gemma4_assistant.md).
 #pragma once
 
 #include "engine/model_sequence.h"
@@ -28,7 +28,7 @@ class Assistant : public HeadSequence {
 };
 
 // Checks that the assistant's blocks can read the keys and values of the target's last two blocks. llama.cpp does not
-// check this. With other blocks it would read wrong values or past the end of the buffer. Error(mismatch)
+// check this: with unsuitable blocks it would read wrong values or past the end of the buffer. Error(mismatch)
 void check_assistant(const GgufReader & assistant, const GgufReader & target);
 
 }  // namespace eaglecpp

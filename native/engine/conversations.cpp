@@ -9,9 +9,9 @@
 namespace eaglecpp {
 
 // Number of hidden states saved with a conversation, counted back from its last position. If the next prompt differs
-// from the text at all, it usually differs near the end.
+// from the text, the first difference is usually near the end.
 static constexpr int n_hidden_states_saved = 32;
-// Maximum number of checkpoints per conversation, number of prompt rows that justify a checkpoint, and number of rows
+// Maximum number of checkpoints per conversation; number of prompt rows from which a checkpoint is set; number of rows
 // between the last checkpoint of a recurrent state and the end of the prompt.
 static constexpr int n_checkpoints_max = SavedSequence::n_ends_max, n_checkpoint_rows = 256, n_tail = 8;
 
@@ -47,7 +47,7 @@ Sequence & Conversations::get(int id) {
 
 void Conversations::reuse(Sequence & s, const Tokens & prompt) {
     int n_keep = n_common(s.tokens, prompt, std::min(s.n_past, (int)prompt.size() - 1));
-    // After an error the drafter may lack rows. The target runs the positions of these rows again, possibly with
+    // After an error the drafter may lack rows. The target then runs the positions of these rows again, possibly with
     // another kernel.
     const int n_drafted = s.draft ? s.draft->n_rows() + s.n_pending() : n_keep;
     const bool is_lacking = n_drafted < n_keep;
@@ -65,8 +65,8 @@ void Conversations::cut(Sequence & s, int n) {
 }
 
 // A drafter row embeds the token after its position, so the last kept row is right only if the same token follows. If
-// another token follows and the hidden state is no longer stored, the row stays unchanged. One outdated row among many
-// hardly affects the drafts.
+// another token follows and the hidden state is not stored, the row stays unchanged: one outdated row among many hardly
+// affects the drafts.
 void Conversations::reuse_draft(Sequence & s, int n_keep, bool is_same_next) {
     const bool is_recomputed = !is_same_next && s.hidden_states.has(n_keep - 1);
     if (n_keep <= s.draft->n_rows()) s.draft->truncate(is_recomputed ? n_keep - 1 : n_keep);
@@ -91,8 +91,8 @@ void Conversations::keep(Sequence & s, int n) {
     if (s.inexact_from >= n) s.inexact_from = Sequence::none_inexact;
 }
 
-// Cells of windows stay in the cache until they are saved. A recurrent state must be copied at the checkpoint's
-// position, so prefill() stops at this position.
+// Cells of windows stay in the cache until they are saved. A recurrent state must be copied when the text ends at the
+// checkpoint, so prefill() stops at this position.
 int Conversations::last_checkpoint(const Sequence & s) const {
     const bool has_state = target_.cells().has_state();
     const int n = s.n_prompt - (has_state ? n_tail : 1), n_least = has_state ? n_checkpoint_rows : n_tail;
@@ -127,9 +127,9 @@ void Conversations::adopt(Sequence & s) {
     }
     if (!best) return;
     const int n = n_best;
-    // Removes existing rows, because the cache would store them out of order, before the copied rows.
+    // Removes existing rows first. Otherwise the cache would store them out of order, before the copied rows.
     target_.cells().truncate(s.range, 0);
-    s.n_past = 0;  // stays 0 until all following calls have succeeded
+    s.n_past = 0;  // stays 0 until all following calls succeed
     s.checkpoints.clear();
     target_.cells().copy_prefix(best->range, s.range, n);
     s.inexact_from = best->inexact_from < n ? best->inexact_from : Sequence::none_inexact;
@@ -166,7 +166,7 @@ void Conversations::forget(Sequence & s) {
 void Conversations::roll_back(Sequence & s, size_t n_tokens) {
     // The sampler may be ahead of the text, so the generation ends. The conversation stays open.
     s.is_active = false;
-    // If rows of a batch fail, llama.cpp drops all rows at their positions.
+    // If rows of a batch fail, llama.cpp drops all rows that have their positions.
     s.n_past = s.before_whole(s.tokens, s.n_past);
     if (s.inexact_from > s.n_past) s.inexact_from = Sequence::none_inexact;
     // If a recurrent state cannot be rolled back, the next prompt is run in full.
@@ -174,8 +174,8 @@ void Conversations::roll_back(Sequence & s, size_t n_tokens) {
     if (target_.copies_states() && target_.cells().n_rows(s.range) != s.n_past - s.n_replay) return forget(s);
     s.hidden_states.truncate(s.n_past);
     if (s.draft) s.draft->truncate(s.n_past);
-    // In a round with several conversations, this conversation's part may have succeeded. Its tokens are not returned,
-    // so they are cut.
+    // Cuts tokens that are not returned. In a round with several conversations, this conversation's part may have
+    // succeeded.
     if (s.tokens.size() > n_tokens) cut(s, (int)n_tokens);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The open conversations, and the rows that target and drafter hold of each conversation. Rolls conversations back to a
-// common prefix, copies rows between them, saves and drops them. Never runs the target.
+// The open conversations, and the rows that target and drafter hold for each conversation. Rolls conversations back to
+// a common prefix, copies rows between them, saves them and drops them. Never runs the target.
 #pragma once
 
 #include <map>
@@ -25,39 +25,40 @@ class Conversations {
     // Returns true if a conversation other than `id` is generating.
     bool does_any_generate(int id) const;
 
-    // Rolls target and drafter back to the longest common prefix of text and prompt. The last prompt token is always
-    // run again, because its logits give the first token of the answer. The target keeps and runs the same rows with
-    // and without a drafter.
+    // Rolls target and drafter back to the longest common prefix of text and prompt. The last prompt token always runs
+    // again, because its logits give the first token of the answer. With and without a drafter, the target keeps and
+    // runs the same rows.
     void reuse(Sequence & s, const Tokens & prompt);
 
     // Shortens the text to its first n tokens. The last of these tokens counts as not run.
     void cut(Sequence & s, int n);
 
-    // Returns the position of a prompt's last checkpoint, from which the same prompt and the following prompt can
-    // start; 0 = no checkpoint is needed.
+    // Returns the position of a prompt's last checkpoint; 0 = no checkpoint is needed. The same prompt and the prompt
+    // that follows can start from this position.
     int last_checkpoint(const Sequence & s) const;
-    // Call it after a batch with rows of the prompt. Sets the prompt's last checkpoint, and earlier checkpoints at
-    // growing distances.
+    // Call this function after a batch with rows of the prompt. Sets the prompt's last checkpoint, and earlier
+    // checkpoints at growing distances.
     void set_checkpoint(Sequence & s);
 
-    // Copies the rows of another conversation whose text starts like this prompt, if that conversation shares more
-    // tokens with the prompt than `s` already has. Call it before any row of the prompt is run.
+    // Copies the rows of another conversation whose text starts like this prompt, if it shares more tokens with the
+    // prompt than `s` already has. Call this function before any row of the prompt runs.
     void adopt(Sequence & s);
 
-    // Drops all rows and states that target and drafter hold of this conversation.
+    // Drops all rows and states that target and drafter hold for this conversation.
     void forget(Sequence & s);
 
-    // Call it after an error. Restores the state before the failed step, when the text had n_tokens tokens, and ends
-    // the generation.
+    // Call this function after an error. Ends the generation and restores the state before the failed step, when the
+    // text had n_tokens tokens.
     void roll_back(Sequence & s, size_t n_tokens);
 
     // Returns a copy of a conversation that is not generating.
     SavedSequence save(const Sequence & s) const;
-    // Replaces a conversation by a saved one. Returns false if there is no room; the conversation is then empty.
+    // Replaces a conversation by a saved conversation. Returns false if the cache has no room; the conversation is then
+    // empty.
     bool restore(Sequence & s, const SavedSequence & saved);
 
-    // Call it after a batch. If llama.cpp's cells are no longer in order, marks all conversations as inexact, because
-    // new rows may fill gaps anywhere.
+    // Call this function after a batch. If llama.cpp's cells are no longer in order, marks all conversations as
+    // inexact, because new rows may fill gaps anywhere.
     void note_order();
 
   private:

@@ -8,9 +8,9 @@
 
 namespace eaglecpp {
 
-// A generation that does not draft commits its pending rows to the drafter once it has this many pending rows, which
-// fit into one commit graph. So the stored hidden states stay small, and an unused drafter costs little. Usually a
-// probe commits the rows earlier.
+// A generation that does not draft commits its pending rows to the drafter once it has this many rows, which fit into
+// one commit graph. So the stored hidden states stay small, and an unused drafter costs little. Usually, a probe
+// commits the rows earlier.
 static constexpr int n_pending_max = 128;
 
 void Drafting::plan(const std::vector<Sequence *> & sequences) {
@@ -95,7 +95,7 @@ TextDraft Drafting::propose_text(Sequence & s, const PlanLimits & limits) {
     return draft;
 }
 
-// Returns the tokens on the path to a node. The path excludes the root, which the grammar has already read.
+// Returns the tokens on the path to a node, without the root, which the grammar has already read.
 static Tokens drafts_to(const DraftTree & pool, int32_t node) {
     Tokens path;
     for (int32_t on : pool.path(node)) path.push_back(pool.token[on]);
@@ -137,23 +137,23 @@ void Drafting::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Can
 
 // Returns the drafter's candidates for a node's children, which are at index `pos` of the text. `row` is the node's
 // output in the drafter's last call. If the target draws with our noise, candidates with the same noise predict the
-// target's choice best; otherwise the likeliest tokens predict it best. From its second step on, a parallel drafter's
-// distribution is a mean over the possible prefixes. Tokens drawn independently from such distributions do not form a
-// text, so the likeliest tokens are used (z-lab/dflash#169).
+// target's choice best; otherwise the likeliest tokens do. A parallel drafter also uses the likeliest tokens from its
+// second step on. Its distribution is then a mean over the possible prefixes, and tokens drawn independently from such
+// distributions do not form a text (z-lab/dflash#169).
 std::vector<Candidate> Drafting::propose(Sequence & s, int row, Pos pos) const {
     const bool is_mean = traits_.is_parallel && row > 0;
     return s.draft->candidates(row, s.plan.k(), is_mean ? std::nullopt : s.sampler->coupled(), pos);
 }
 
-// Returns the number of additional draft steps of a chain in the commit's graph: the depth of a fixed strategy, or the
-// usual number in recent rounds. Only powers of two are used, because each number needs a separate graph. On an H200
-// with the drafter of an 8B model, an unused step costs 0.03 ms, and a step in its own graph costs 0.17 ms.
+// Returns the number of additional draft steps of a chain in the commit's graph. This is the depth of a fixed strategy,
+// or the usual number in recent rounds. Only powers of two are used, because each number needs a separate graph. On an
+// H200 with the drafter of an 8B model, an unused step costs 0.03 ms, and a step in its own graph costs 0.17 ms.
 int Drafting::n_steps(const Sequence & s) const {
     constexpr int n_max = 8;
     if (!drafter_->can_step() || s.sampler->coupled() || s.plan.k() != 1 || s.sampler->grammar()) return 0;
     const int n = std::min(s.plan.depth_max() - 1, n_max);
     if (!s.plan.is_auto()) return n;
-    constexpr double n_rare = 0.3;  // share of rounds; steps that fewer rounds need are not run
+    constexpr double n_rare = 0.3;  // minimum share of rounds that need a step for the step to run
     int n_usual = 1;
     while (n_usual < n_max && 1.0 + n_usual + n_rare < s.drafted_depth.mean()) n_usual *= 2;
     return s.drafted_depth.mean() < 1.0 + n_rare || n < n_usual ? 0 : n_usual;
@@ -168,8 +168,8 @@ static std::vector<DraftRow> next_rows(const Sequence & s) {
 }
 
 // Drafts step by step as the planner requests. Each step runs all conversations in one graph. The pending rows give the
-// children of the roots. Then draft rows give the children of their nodes. The time of a step is charged to every
-// conversation in it. A parallel drafter gives all steps at once.
+// children of the roots. Then each draft row gives the children of its node. Every conversation in a step is charged
+// the time of the whole step. A parallel drafter gives all steps at once.
 void Drafting::grow(std::vector<Sequence *> growing) {
     double start = now_ms();
     const auto spend = [&] {
@@ -191,8 +191,9 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         drop_forbidden(*s, {}, proposals.back().children[0]);
     }
     double ms = spend();
-    // One call ran the commit and all of these steps. The time that exceeds a plain commit is divided among the steps.
-    // The cost model's prices do not apply, because steps are cheaper in the commit's graph than in separate graphs.
+    // One call ran the commit and all of these steps. The time in excess of a commit without steps is divided among the
+    // steps. The cost model's prices do not apply, because steps take less time in the commit's graph than in separate
+    // graphs.
     const double step_ms = n_steps > 0 ? std::max(0.0, ms - commit_ms) / n_steps : 0.0;
     ms -= n_steps * step_ms;
     for (int n_used = 0;; ++n_used) {
@@ -219,8 +220,8 @@ void Drafting::grow(std::vector<Sequence *> growing) {
     }
 }
 
-// Returns the candidates of the drafter's last call for each node of the frontier. The candidates of a parallel drafter
-// do not depend on the drafts before them.
+// Returns the candidates of the drafter's last call for each node of the frontier. A parallel drafter's candidates do
+// not depend on the drafts before them.
 std::vector<std::vector<Candidate>> Drafting::propose_step(Sequence & s, bool was_run) {
     const std::vector<int32_t> & frontier = s.plan.frontier();
     const DraftTree & pool = s.plan.pool();

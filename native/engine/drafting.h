@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Collects the drafts of a round: takes the tokens that the planner requests from the text, the drafter and the
+// Collects the drafts of a round. Takes the tokens that the planner requests from the text, the drafter and the
 // grammar.
 #pragma once
 
@@ -23,8 +23,7 @@ class Drafting {
     // Fills the draft pools in the plans of these conversations. The planner later chooses from these pools.
     void draft(const std::vector<Sequence *> & sequences);
 
-    // Reports the result of a round: n_tried of its drafts were compared with the target, and the target accepted
-    // n_accepted of them.
+    // Reports the result of a round. The target compared n_tried drafts and accepted n_accepted of them.
     void learn(const Sequence & s, int n_tried, int n_accepted);
 
   private:

@@ -11,7 +11,7 @@
 
 namespace eaglecpp {
 
-// Maximum number of largest logits that a device picks per row of the target. llama.cpp's default top-k is 40.
+// Maximum number of logits that a device picks per row of the target. llama.cpp's default top-k is 40.
 static constexpr int n_picked_max = 64;
 
 class Engine::Use {
@@ -35,8 +35,8 @@ void Engine::retire() {
     if (in_use_.exchange(true)) fail(ErrorKind::busy, "the engine is in use by another thread and cannot be closed");
 }
 
-// Runs f(), which changes sequences. After an Error it calls `restore`. After a failed assertion or an exception that
-// is not an Error, it marks the engine as broken: the state of llama.cpp, ggml or the driver is then unknown.
+// Runs f(), which changes sequences. After an Error, calls `restore`. After a failed assertion or an exception that is
+// not an Error, marks the engine as broken, because the state of llama.cpp, ggml or the driver is then unknown.
 template <typename F, typename Restore>
 auto Engine::attempt(F && f, Restore && restore) -> decltype(f()) {
     const auto try_restore = [&] {
@@ -79,7 +79,7 @@ static Exactness exactness_of(const std::string & text) {
 static PlannerOptions planner_options(const Target & target) {
     const Vocabulary & vocab = target.vocab();
     PlannerOptions out;
-    // A recurrent state cannot drop rows that it has read, so batches of targets with such a state are not padded.
+    // Batches of targets with a recurrent state are not padded, because such a state cannot drop rows that it has read.
     out.pads_rows = !target.model().is_cpu() && !target.model().has_state();
     for (Token t = 0; t < vocab.size(); ++t) {
         if (vocab.is_eog(t)) out.end_tokens.push_back(t);
@@ -149,8 +149,8 @@ void Engine::clear(int id) {
     attempt([&] { conversations_.forget(conversations_.get(id)); }, [] {});
 }
 
-// Ends a generation. Rolls back the tokens of the last round that the caller does not keep. Target-only decoding would
-// not have run these tokens, and a prompt that continues the text must find the same rows.
+// Ends a generation and rolls back the tokens of the last round that the caller does not keep. Target-only decoding
+// would not have run these tokens, and a later prompt that continues the text must find the same rows.
 void Engine::end(int id, int n_taken) {
     Use use(*this);
     Sequence & s = conversations_.get(id);
@@ -171,7 +171,7 @@ std::unique_ptr<Sampler> Engine::make_sampler(const GenerateParams & params) con
     return std::make_unique<Sampler>(params.sampling, vocab.size(), &vocab, target().n_ctx());
 }
 
-// Returns the prompt's images, and adds the images whose rows share a position to `rows`. Checks that all other tokens
+// Returns the prompt's images. Appends the images whose rows share a position to `rows`. Checks that all other tokens
 // are in the vocabulary.
 std::vector<std::shared_ptr<const Image>> Engine::images_of(const Tokens & prompt, std::vector<ImageRows> & rows) {
     std::vector<std::shared_ptr<const Image>> out;
@@ -265,7 +265,7 @@ void Engine::begin_plan(Sequence & s, Exactness exactness) {
     s.plan.use(s.params.strategy);
     const RequestKind kind = request_kind(s.params.sampling.temperature, !s.params.sampling.grammar.empty(),
                                           s.sampler->coupled().has_value());
-    // A fixed strategy copies drafts from the text only if there is no drafter.
+    // With a drafter, a fixed strategy does not copy drafts from the text.
     const bool drafts_chains = s.plan.is_auto() || (!drafter() && s.plan.strategy().kind != Strategy::Kind::off);
     s.uses_text = drafts_text() && drafts_chains;
     s.forces = s.sampler->grammar() && models_.drafts_forms && drafts_chains &&
@@ -339,7 +339,7 @@ ExactRows Engine::measure_exact_rows(int id) {
     if ((can_draft() || models_.drafts_forms) && !*target().model().never_exact()) {
         const TargetOptions & o = target().options();
         const int n_rows_max = o.n_sequences * (o.n_draft_max + 1);
-        // Prompt rows share batches with rounds if there are several conversations.
+        // With several conversations, prompt rows share batches with rounds.
         const int n_batch = n_rows_max + (target().rounds_alike() ? target().n_shared_rows() : 0);
         const SeqRange range = id < 0 ? target().cells().seqs(0) : conversations_.get(id).range;
         Progress progress(id < 0 ? o : TargetOptions());

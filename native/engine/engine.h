@@ -2,11 +2,11 @@
 // The engine owns target, drafter and conversations. It begins, steps and ends generations. A prompt that starts like
 // another conversation's text reuses the rows of that conversation.
 //
-// Steps are atomic: after an error the sequences are in the state before the step, so a generation can be ended or
+// Steps are atomic: after an error, the sequences are in the state before the step. So a generation can be ended or
 // continued between any two steps. An exception that is not an Error leaves the engine broken, because the state of
-// llama.cpp or of a driver is then unknown. After Error(broken) the engine can only be closed.
+// llama.cpp or of a driver is then unknown. A broken engine can only be closed.
 //
-// Only one thread may use the engine at a time: a call while another call runs fails with Error(busy).
+// Only one thread may use the engine at a time. A call while another call runs fails with Error(busy).
 #pragma once
 
 #include <atomic>
@@ -30,14 +30,14 @@ class Engine {
     // Opens target and drafter. Error(not_found | gguf | mismatch | unsupported | out_of_memory | value)
     explicit Engine(const EngineOptions & options);
 
-    // Makes every later call fail with Error(busy). Call it before freeing the engine. retire() itself raises
-    // Error(busy) if a thread is inside a call. The check is atomic.
+    // Makes every later call fail with Error(busy). Call this function before freeing the engine. It raises Error(busy)
+    // itself if a thread is inside a call. The check is atomic.
     void retire();
 
     const Target & target() const { return *models_.target; }
     const Drafter * drafter() const { return models_.drafter.get(); }
     const DraftTraits & draft_traits() const { return models_.draft_traits; }
-    // Returns why the drafter is not on its best device; "" if it is on its best device, or if there is no drafter.
+    // Returns why the drafter is not on its best device, or "" if it is or if there is no drafter.
     const std::string & why_placed() const { return models_.why_placed; }
     const DraftFile * draft_file() const { return models_.draft_file.get(); }
 
@@ -46,19 +46,19 @@ class Engine {
     void close_sequence(int id);
 
     // Starts a generation in conversation `id` and returns the number of prompt tokens found in the cache. If the
-    // conversation's previous generation still runs, ends it. `sampler` comes from make_sampler() with the same
-    // parameters; if it is null, begin() makes one. Error(context_full | value | grammar)
+    // conversation's previous generation still runs, ends that generation. `sampler` must come from make_sampler() with
+    // the same parameters, or be null: begin() then makes a sampler. Error(context_full | value | grammar)
     int begin(int id, const Tokens & prompt, const GenerateParams & params, std::unique_ptr<Sampler> sampler = nullptr);
 
-    // Makes a sampler. This is the slow work before a generation: DRY searches the vocabulary, and grammars are parsed.
-    // Thread-safe. Error(value | grammar)
+    // Makes a sampler, which is the slow work before a generation: DRY searches the vocabulary, and grammars are
+    // parsed. Thread-safe. Error(value | grammar)
     std::unique_ptr<Sampler> make_sampler(const GenerateParams & params) const;
 
     // Runs a slice of the prompt or a round for each conversation. Returns one result per conversation, in no
-    // particular order. Prompts share the batch of generating conversations if this changes no bits. The slices of
-    // prompts are then smaller, and if there are several prompts, the last prompts may have to wait. With `for_ms`,
-    // runs rounds until that many milliseconds have passed, as long as all conversations generate. The results are then
-    // sums over these rounds. If a later round fails, the next call of step() throws its error.
+    // particular order. Prompts share the batch of generating conversations if this changes no bits. Then their slices
+    // are smaller, and the last of several prompts may have to wait. With `for_ms`, runs rounds until that many
+    // milliseconds have passed, as long as all conversations generate. The results are then sums over these rounds. If
+    // a later round fails, the next call of step() throws its error.
     std::vector<StepResult> step(const std::vector<int> & ids, double for_ms = 0.0);
 
     // Ends the generation of conversation `id`. n_taken: number of answer tokens to keep; < 0 keeps all. Tokens of the
@@ -69,8 +69,8 @@ class Engine {
     const Sequence & sequence(int id) const { return conversations_.get(id); }
 
     // Swaps conversations out and back. save() copies the state of a conversation that is not generating. restore()
-    // replaces the state of conversation `id` by such a copy, which may come from another conversation. restore()
-    // returns false if there is no room; the conversation is then empty. Error(value) if the copy does not come from a
+    // replaces the state of conversation `id` by such a copy, which may come from another conversation. If the cache
+    // has no room, restore() returns false and the conversation is empty. Error(value) if the copy does not come from a
     // matching engine.
     bool can_save() const { return target().can_save_rows(); }
     SavedSequence save(int id);
@@ -83,9 +83,9 @@ class Engine {
     const Planner & planner() const { return planner_; }
     Planner & planner() { return planner_; }
 
-    // measure_exact_rows() measures and set_exact_rows() sets the numbers of rows at which a batch gives every row the
-    // bits that it has in a batch of one row. Set only numbers that were measured with the same files, build, device
-    // and options. Until then only a single row counts as exact. measure_exact_rows() clears conversation `id`.
+    // Numbers of rows at which a batch gives every row the same bits as a batch of one row. measure_exact_rows()
+    // measures these numbers, and clears conversation `id`. set_exact_rows() sets them; pass only numbers that were
+    // measured with the same files, build, device and options. Until then, only a single row counts as exact.
     // Error(busy) if another conversation generates, or if `id` is -1 and a conversation is open.
     ExactRows measure_exact_rows(int id = -1);
     void set_exact_rows(const RowCounts & counts);
@@ -97,7 +97,7 @@ class Engine {
     // Returns true if rounds may draft, with the drafter or by copying from the text.
     bool can_draft() const { return models_.can_draft(); }
     bool drafts_text() const { return models_.drafts_text; }
-    // Returns true if the only drafts are tokens that a grammar forces.
+    // Returns true if rounds may only draft tokens that a grammar forces.
     bool drafts_forms_alone() const { return models_.drafts_forms && !can_draft(); }
 
   private:

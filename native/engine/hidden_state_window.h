@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // The target's hidden states at the last positions of a conversation: the pending positions, and some positions before
 // them. The drafter's row at a position embeds the next token. If a new prompt has another next token, the drafter must
-// run this row again, and needs the hidden state of its position. Running the target again would give this hidden
-// state. But it would also overwrite the position's keys and values, perhaps with another kernel's bits, and the
-// target's text must not depend on the drafter.
+// run this row again and needs the hidden state of its position. The target does not recompute this hidden state,
+// because it would overwrite the position's keys and values, perhaps with another kernel's bits. The target's text must
+// not depend on the drafter.
 #pragma once
 
 #include <algorithm>
@@ -24,8 +24,8 @@ class HiddenStateWindow {
     // Returns the position after the last stored row.
     int end() const { return first_ + n_rows_; }
 
-    // Appends these `rows` of `hidden_states`. The first of these rows has position `pos`. If `pos` is not end(), the
-    // new rows replace all stored rows. After an exception, the stored rows are unchanged.
+    // Appends these `rows` of `hidden_states`. The first row has position `pos`. If `pos` is not end(), the new rows
+    // replace all stored rows. After an exception, the stored rows are unchanged.
     void add(int pos, const HiddenStates & hidden_states, const std::vector<int32_t> & rows) {
         if (pos != end()) truncate(0), first_ = pos;
         for (auto & l : layers_) {
@@ -41,15 +41,15 @@ class HiddenStateWindow {
         n_rows_ += (int)rows.size();
     }
 
-    // Appends the last of n rows, as many as the window keeps. The first of the n rows has position `pos`.
+    // Appends the last of n rows, as many as the window keeps. Row 0 of the n rows has position `pos`.
     void add_last(int pos, const HiddenStates & hidden_states, int n) {
         std::vector<int32_t> rows;
         for (int i = std::max(0, n - n_kept_); i < n; ++i) rows.push_back(i);
         if (n > 0) add(pos + rows[0], hidden_states, rows);
     }
 
-    // Returns true if the hidden state of this position is stored. If the drafter reads no hidden states (there are no
-    // layers), every position counts as stored, because such a drafter can compute any row again.
+    // Returns true if the hidden state of this position is stored. If the drafter reads no hidden states (layers_ is
+    // empty), every position counts as stored, because such a drafter can compute any row again.
     bool has(int pos) const { return pos >= 0 && (layers_.empty() || (pos >= first_ && pos < end())); }
 
     // Returns the stored rows from position `pos` on. `pos` must be a stored position or end().
@@ -67,13 +67,13 @@ class HiddenStateWindow {
         for (auto & l : layers_) l.resize((size_t)n_rows_ * n_embd_);
     }
 
-    // trim() and keep_last() drop the rows that are before position `needed` and not among the last n_kept rows. trim()
-    // waits until there are many rows to drop.
+    // Both functions drop the rows that are before position `needed` and not among the last n_kept rows. trim() drops
+    // them only if there are many.
     void trim(int needed) { drop(std::min(needed, end() - n_kept_), n_kept_); }
     void keep_last(int needed, int n_kept) { drop(std::min(needed, end() - n_kept), 0); }
 
-    // Replaces all stored rows by n_rows rows whose first position is `first`. `values` holds the rows of the first
-    // layer, then the rows of the next layer, and so on.
+    // Replaces all stored rows by n_rows rows, the first of which has position `first`. `values` has the rows of the
+    // first layer, then the rows of the next layer, and so on.
     void assign(int first, int n_rows, const float * values) {
         first_ = first, n_rows_ = n_rows;
         const size_t n = (size_t)n_rows * n_embd_;
@@ -87,8 +87,8 @@ class HiddenStateWindow {
   private:
     static constexpr size_t n_bytes_kept = 4u << 20;
 
-    // Drops the rows before position `first` if there are more than n_spared such rows, because moving the remaining
-    // rows takes time.
+    // Drops the rows before position `first` if they are more than n_spared, because moving the remaining rows takes
+    // time.
     void drop(int first, int n_spared) {
         const int n = first - first_;
         if (n <= n_spared) return;

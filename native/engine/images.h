@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Images as a target reads them: rows of embeddings from a projector (llama.cpp's mtmd), which take the place of tokens
-// in a prompt. Each row has a unique id below 0, so a prompt with images is a list of ids like any other prompt. Code
-// that compares, caches, shares or swaps out tokens needs no special case for images.
+// Images as a target reads them. A projector (llama.cpp's mtmd) turns an image into rows of embeddings, which take the
+// place of tokens in a prompt. Each row has a unique id below 0, so a prompt with images is a list of ids like any
+// other prompt. Code that compares, caches, shares or swaps out tokens needs no special case for images.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ struct Image {
 };
 
 // Keeps the most recently used images, up to n_bytes_max bytes, and the ids of the newest images. A sequence that reads
-// an image keeps its own reference to the image. Thread-safe.
+// an image has its own reference to the image. Thread-safe.
 class Images {
   public:
     explicit Images(size_t n_bytes_max) : n_bytes_max_(n_bytes_max) {}
@@ -49,7 +49,7 @@ class Images {
     };
     // Returns the id of an image's first row. Equal keys always give the same id.
     Token first_id(const std::string & key, int n_rows);
-    // Returns the key and the number of rows of the image that has a row with this id, if the image is known.
+    // Returns the key and the number of rows of the image that this row id belongs to, if the image is known.
     std::optional<Name> name(Token token);
 
     // Stores an image. `values` has n_rows rows. If the key is known, returns the stored image instead.

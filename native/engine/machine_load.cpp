@@ -12,7 +12,7 @@
 
 namespace eaglecpp {
 
-// Shortest interval that the kernel's ticks of 10 ms measure accurately enough.
+// Minimum interval for an accurate measurement with the kernel's ticks of 10 ms.
 static constexpr double span_ms = 200.0;
 
 double process_cpu_ms() {

@@ -4,8 +4,8 @@
 
 namespace eaglecpp {
 
-// Returns the CPU time of all threads of this process so far, in milliseconds. On Windows the result is arbitrary, and
-// callers do not use it.
+// Returns the CPU time of all threads of this process so far, in milliseconds. On Windows the result is not meaningful,
+// and callers do not use it.
 double process_cpu_ms();
 
 class MachineLoad {
@@ -13,7 +13,7 @@ class MachineLoad {
     // Returns the number of cores that other processes left free since the last call, including the cores that this
     // process used. Returns -1 if the last call was too recent or if the system does not report the use of cores (only
     // Linux does). Cores of low-priority processes count as free, unless this process has low priority itself. The call
-    // is cheap enough for every decode.
+    // is fast enough for every decode.
     double free_cores(double now_ms);
 
   private:

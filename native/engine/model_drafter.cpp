@@ -13,7 +13,7 @@ namespace eaglecpp {
 
 static constexpr int n_rows_max = 64;  // maximum number of draft rows in a round
 
-// Returns the target's options without the options that depend on the target's layers.
+// Returns the target's options, without the options that depend on the target's layers.
 static TargetOptions model_options(const EngineOptions & options, const Target & target, Heads heads) {
     TargetOptions o = target.options();
     o.path = options.draft_path;
@@ -83,12 +83,12 @@ void ModelDrafter::make_context(const TargetOptions & options) {
     cells_.attach(context_.get());
 }
 
-// Checks that target and drafter have the same vocabulary: each token has the same id in both models. Special tokens,
-// which fine-tunes rename, and padding at the end may differ.
+// Checks that each token has the same id in target and drafter. Special tokens, which fine-tunes rename, and padding at
+// the end may differ.
 void ModelDrafter::check_vocabulary() const {
     const llama_vocab * own = llama_model_get_vocab(model_->get());
     const llama_vocab * theirs = target_.vocab().get();
-    // Returns true for tokens from the training of the tokenizer, and false for tokens added by hand.
+    // Returns true for tokens from the tokenizer's training, and false for tokens that were added later.
     const auto is_ordinary = [](const llama_vocab * vocab, Token t) {
         return t < llama_vocab_n_tokens(vocab) &&
                (llama_vocab_get_attr(vocab, t) & (LLAMA_TOKEN_ATTR_NORMAL | LLAMA_TOKEN_ATTR_BYTE)) != 0;
@@ -145,8 +145,8 @@ DraftDescription ModelDrafter::describe() const {
             n_own_};
 }
 
-// Runs the batch. The rows of an assistant need free cells in the target's cache, but rejected nodes may still occupy
-// all free cells.
+// Runs the batch. Returns false if the target's cache lacks free cells for the rows of an assistant: rejected nodes may
+// still occupy these cells.
 bool ModelDrafter::decode(bool is_prompt) {
     try {
         context_.decode(batch_.view(model_->n_state()), is_prompt);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// A drafter that llama.cpp runs in a separate context: a small model of the target's family, or a head for further
-// tokens (MTP). Row p of a conversation is the text's token p + 1 at position p + 1. A head also reads the target's
-// state at position p. The first commit of a small model also runs the text's first token.
+// A drafter that llama.cpp runs in a separate context: a small model of the target's family, or a head that predicts
+// additional tokens (MTP). Row p of a conversation has the text's token p + 1 at position p + 1. A head also reads the
+// target's state at position p. The first commit of a small model also runs the text's first token.
 //
-// model_sequence.h and assistant.h hold the differences between these kinds of drafters.
+// model_sequence.h and assistant.h implement the differences between these kinds of drafters.
 #pragma once
 
 #include <memory>
@@ -49,8 +49,8 @@ class ModelDrafter : public Drafter {
     // Runs the batch. Returns false if the target's cache has no room for an assistant's batch.
     bool decode(bool is_prompt);
 
-    // Maps a target token to the drafter's vocabulary. Tokens beyond the drafter's unpadded vocabulary become the
-    // drafter's end token.
+    // Maps a target token to the drafter's vocabulary. The drafter's end token replaces tokens beyond the drafter's
+    // unpadded vocabulary.
     Token own_token(Token token) const;
 
     bool is_head() const { return heads_ != Heads::none; }

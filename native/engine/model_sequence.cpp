@@ -60,7 +60,7 @@ std::vector<Candidate> ModelSequence::candidates(int i, int k, const std::option
                     : top_k(logits, d_.n_known_, k, nullptr);
 }
 
-// Saves n rows. llama.cpp copies all cells of the sequence; load_rows() drops the cells after row n.
+// Saves n rows. llama.cpp copies all cells of the sequence, so load_rows() drops the cells after row n.
 void ModelSequence::save_rows(int n, std::vector<uint8_t> & out) const {
     if (n > 0) d_.cells_.save_rows(range_, out);
 }
@@ -81,7 +81,7 @@ void ModelSequence::truncate(int n) {
     drop_cells(n_rows_ > 0 ? n_rows_ + 1 : 0);
 }
 
-// The last row is always run, even if it is already stored, because its output is needed.
+// Adds the last row even if it is already stored, because its output is needed.
 void SmallModelSequence::add_commit(const Token * tokens, const HiddenStates & hidden_states) {
     int n_kept = 0;
     const int n_max = std::min(hidden_states.n_rows - 1, (int)tokens_.size());

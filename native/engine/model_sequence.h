@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // One conversation of a drafter that llama.cpp runs. Draft rows are stored in the drafter's own cache, one row per
-// draft step. A tree adds siblings to this chain of rows; the siblings get no children.
+// draft step. They form a chain. In a tree, siblings are added to this chain, but they get no children.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace eaglecpp {
 
 class ModelSequence : public DraftSequence {
   public:
-    // owns_cells: the drafter stores its own keys and values instead of reading the target's.
+    // owns_cells: the drafter stores its own keys and values and does not read the target's.
     ModelSequence(ModelDrafter & drafter, const SeqRange & range, bool owns_cells = true)
         : d_(drafter), range_(range), owns_cells_(owns_cells) {}
     ~ModelSequence() override;
@@ -24,7 +24,7 @@ class ModelSequence : public DraftSequence {
     virtual void add_step(const std::vector<DraftRow> & rows);
     // Copies the states of this conversation's rows after the shared batch was run.
     virtual void take_states(bool) {}
-    // Marks the outputs of the shared batch as missing, because the batch was not run.
+    // Marks the outputs of the shared batch as missing because the batch did not run.
     void drop_outputs() { std::fill(outputs_.begin(), outputs_.end(), -1); }
 
     std::vector<Candidate> candidates(int i, int k, const std::optional<CoupledSampling> & sampling, Pos pos) override;
@@ -32,15 +32,15 @@ class ModelSequence : public DraftSequence {
 
     void save_rows(int n, std::vector<uint8_t> & out) const override;
     void load_rows(ByteView bytes, int n) override;
-    // Checks only that the bytes are empty if and only if n is 0. llama.cpp checks the contents of the bytes.
+    // Checks only that `bytes` is empty exactly if n is 0. llama.cpp checks the contents.
     bool fits(ByteView bytes, int n) const override { return (bytes.size == 0) == (n == 0); }
     void truncate(int n) override;
 
   protected:
     // Returns the index of the first row of a commit that the model runs.
     virtual int first_at() const { return 0; }
-    // Returns the state that the model reads together with a token. state_at() returns the state for row `at` of a
-    // commit, state_behind() the state for a draft row after a parent.
+    // Both functions return the target's state that the model reads together with a token. state_at() returns it for
+    // row `at` of a commit, state_behind() for a draft row after a parent.
     virtual const float * state_at(const HiddenStates &, int) const { return nullptr; }
     virtual const float * state_behind(int) const { return nullptr; }
     void drop_cells(Pos from) {
@@ -59,8 +59,8 @@ class ModelSequence : public DraftSequence {
     CoupledDraft coupled_;
 };
 
-// A small model of the target's family. Accepted draft rows become committed rows and are not run again. Row 0 belongs
-// to the text's second token; the first commit also runs the first token.
+// A small model of the target's family. Accepted draft rows become committed rows and do not run again. Row 0 belongs
+// to the text's second token, and the first commit also runs the first token.
 class SmallModelSequence : public ModelSequence {
   public:
     using ModelSequence::ModelSequence;
@@ -71,7 +71,7 @@ class SmallModelSequence : public ModelSequence {
 };
 
 // A head that reads the target's state together with each token. Draft rows read the head's own states, so accepted
-// tokens are run again with the target's states.
+// tokens run again with the target's states.
 class HeadSequence : public ModelSequence {
   public:
     HeadSequence(ModelDrafter & drafter, const SeqRange & range, bool owns_cells = true)
@@ -86,7 +86,7 @@ class HeadSequence : public ModelSequence {
 
   private:
     int n_state_;
-    std::vector<float> states_;  // [0]: state of the last committed row; [1 + i]: state for the children of draft row i
+    std::vector<float> states_;  // [0]: last committed row; [1 + i]: state for the children of draft row i
 };
 
 }  // namespace eaglecpp

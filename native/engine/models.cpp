@@ -28,8 +28,8 @@ std::string token_differences(const Vocabulary & target, int n, const std::funct
     return n_differ == 0 ? "" : strf("tokens that differ: %d, %s", n_differ, first.c_str());
 }
 
-// Describes differences of normal tokens, on which the drafter was trained. Fine-tunes and converters rename padding,
-// control and added tokens, which does no harm.
+// Describes differences of normal tokens, on which the drafter was trained. Padding, control tokens and added tokens
+// are ignored, because fine-tunes and converters rename them without harm.
 static std::string normal_differences(const DraftFile & draft, const Target & target) {
     constexpr int type_normal = 1;
     const auto & tokens = draft.tokens();
@@ -40,8 +40,8 @@ static std::string normal_differences(const DraftFile & draft, const Target & ta
     return token_differences(target.vocab(), (int)tokens.size(), [&](Token t) { return tokens[t].c_str(); }, is_normal);
 }
 
-// Checks that a drafter belongs to its target. A wrong pair would decode correctly but slowly, without any sign of the
-// cause. Raises an Error(mismatch) that names both files and all differences.
+// Checks that a drafter belongs to its target. A wrong pair would give correct text, but slowly and without an error.
+// Raises an Error(mismatch) that names both files and all differences.
 static void check_fit(const DraftFile & draft, const Target & target) {
     const DraftSpec & s = draft.spec();
     std::string wrong;
@@ -68,11 +68,12 @@ static void check_fit(const DraftFile & draft, const Target & target) {
          draft.path().c_str(), target.options().path.c_str(), wrong.c_str());
 }
 
-// Memory to leave free on a device for its backend and for other programs, such as the display server.
+// Memory that stays free on a device, for its backend and for other programs such as the display server.
 static constexpr size_t n_margin = 256 << 20;
 
-// Returns the target's output device if it is a single local GPU; otherwise the first local GPU, or null if there is no
-// local GPU. A drafter's round has many short waits, for which a network is too slow.
+// Returns the target's output device if it is a single local GPU. Otherwise returns the first local GPU, or null if
+// there is none. RPC devices are excluded, because a drafter's round has many short waits, for which a network is too
+// slow.
 static ggml_backend_dev_t best_device(const Target & target) {
     const ggml_backend_dev_t dev = target.model().output_device();
     const bool is_one = dev && ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_META;
@@ -86,9 +87,8 @@ static ggml_backend_dev_t best_device(const Target & target) {
 static std::unique_ptr<HiddenStateDrafter> load_drafter(const EngineOptions & options, const DraftFile & file,
                                                         const Target & target, DrafterOptions d) {
     // On the CPU, ggml's flash attention takes several times as long as separate operations for the few rows of a draft
-    // step. Our kernel takes less time than separate operations (not measured for latent attention). Separate
-    // operations allocate scores for every row that attends. In a drafter of several layers, all rows of a commit
-    // attend.
+    // step. Our kernel takes less time than separate operations (not measured for latent attention). In a drafter of
+    // several layers, all rows of a commit attend, and separate operations would allocate scores for all of them.
     const bool is_cpu = !d.device || ggml_backend_dev_type(d.device) == GGML_BACKEND_DEVICE_TYPE_CPU;
     const bool has_kernel = d.use_kernels && kernels::attention_type_fits(d.type_kv) && !file.spec().has_latent();
     const bool is_fused = !is_cpu || has_kernel || file.spec().n_layer > 1;
@@ -110,7 +110,7 @@ static std::unique_ptr<HiddenStateDrafter> load_drafter(const EngineOptions & op
 }
 
 // Loads the drafter on the device in the options, ready to use. "auto" selects the best device, or the CPU if that
-// device has no room. On a GPU this also allocates the memory of the drafter's conversations.
+// device lacks memory. On a GPU, this also allocates the memory of the drafter's conversations.
 static void place_drafter(const EngineOptions & options, Models & models) {
     const Target & target = *models.target;
     DrafterOptions d;
@@ -167,7 +167,7 @@ Models open_models(const EngineOptions & options) {
         } else {
             // The drafter is a small model of the target's family, or a file that contains only heads.
             heads = heads_of(file);
-            if (heads == Heads::in_model) heads = Heads::none;  // the drafter is a small model that also has heads
+            if (heads == Heads::in_model) heads = Heads::none;  // the file is a small model that also has heads
         }
     }
     out.drafts_text = options.text_drafts == "on" || (options.text_drafts == "auto" && has_drafter);

@@ -32,7 +32,7 @@ Models open_models(const EngineOptions & options);
 
 // Describes how a drafter's vocabulary of `n` tokens differs from the target's: the number of tokens with different
 // texts, and the first of these tokens. Returns "" if all texts are equal. is_compared(token) returns false for tokens
-// to ignore; it is also called for tokens that only one of the two vocabularies has.
+// to ignore. It is also called for tokens that only one of the two vocabularies has.
 std::string token_differences(const Vocabulary & target, int n, const std::function<const char *(Token)> & text,
                               const std::function<bool(Token)> & is_compared);
 

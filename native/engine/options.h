@@ -34,8 +34,8 @@ struct GenerateParams {
     int draft_window = -1;     // overrides EngineOptions::draft_window; < 0 = no override
     bool log_plan = false;     // log each round's decision as a line
     // Synthetic acceptance, for tests and benchmarks only. synth_rates[d - 1] is the probability that the first d
-    // drafts of a chain are all accepted, whatever the target samples. Deeper drafts are always rejected. The emitted
-    // text differs from the target's text.
+    // drafts of a chain are all accepted, whatever the target samples. All deeper drafts are rejected. The emitted text
+    // differs from the target's text.
     std::vector<double> synth_rates;
 };
 

@@ -10,12 +10,12 @@ namespace eaglecpp {
 
 static constexpr int n_shared_least = 8;  // minimum number of prompt rows for which sharing a batch is faster
 
-// Returns true if cutting this prompt anywhere and sharing its batches cannot change a bit of its rows, or if exactness
-// is off.
+// Returns true if this prompt can be cut anywhere and share its batches without changing a bit of its rows. Also
+// returns true if exactness is off.
 bool Rounds::cuts_freely(const Sequence & s, int n_rows) const {
     if (s.exactness == Exactness::off) return true;
-    // Without a drafter no exact row counts were measured. The text without a drafter is the reference to which drafted
-    // texts are compared.
+    // Without a drafter, exact row counts are not measured: the text without a drafter is itself the reference for
+    // drafted texts.
     return target_.rounds_alike() && (!(can_draft_ || s.forces) || exact_rows_.allows_all(n_rows));
 }
 
@@ -31,8 +31,8 @@ std::vector<BatchPart> Rounds::cut(const std::vector<Sequence *> & reading, int 
     int n_left = std::min(target_.options().n_ubatch - n_rows, target_.n_shared_rows());
     std::vector<BatchPart> slices;
     for (Sequence * s : reading) {
-        // Rows of an image share no batch with tokens. These rows wait until their prompt is the first of `reading`,
-        // and then get a separate batch.
+        // Rows of an image share no batch with tokens. They wait until their prompt is the first of `reading`, and then
+        // get a separate batch.
         if (s->image() && s == reading.front()) return {};
         if (s->image()) continue;
         BatchPart slice{s, std::min(n_left, s->n_rows_alike())};

@@ -28,7 +28,7 @@ Rounds::Rounds(const EngineOptions & options, Models & models, Planner & planner
     load_.free_cores(now_ms());
 }
 
-// Splits the sequences by phase, prefill or decode. Adds a result for each sequence that is in neither phase.
+// Splits the sequences by phase: prefill or decode. Adds a result for each sequence that is in neither phase.
 void Rounds::sort(const std::vector<Sequence *> & sequences, std::vector<Sequence *> & reading,
                   std::vector<Sequence *> & decoding, std::vector<StepResult> & results) {
     for (Sequence * s : sequences) {
@@ -91,8 +91,8 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
     for (Sequence * s : reading) {
         const auto is_its = [&](const BatchPart & slice) { return slice.seq == s; };
         if (std::any_of(slices.begin(), slices.end(), is_its)) continue;
-        // If the drafts leave no room for prompts, the first prompt gets a separate batch, so that this prompt always
-        // makes progress.
+        // If the drafts leave no room for prompts, the first prompt gets a separate batch. So this prompt always makes
+        // progress.
         const bool is_next = slices.empty() && s == reading.front();
         results.push_back(is_next ? prefill(*s) : result_of(*s, "prefill"));
     }
@@ -144,9 +144,9 @@ ExactRows Rounds::measure_exact_rows(const SeqRange & range, int n_rows_max, int
 
 // --- prefill -------------------------------------------------------------------------------------------------------
 
-// Runs one slice of the prompt. The slice's batches have the configured size whatever the drafter needs, because the
-// batch size decides which kernels compute the rows. The last prompt token gives the first token of the answer, like a
-// round without drafts.
+// Runs one slice of the prompt. The slice's batches have the configured size with any drafter, because the batch size
+// decides which kernels compute the rows. The last prompt token gives the first token of the answer, like a round
+// without drafts.
 StepResult Rounds::prefill(Sequence & s) {
     double start = now_ms();
     int n_slice_end = std::min(s.n_past + target_.n_slice(), s.prompt_end());
@@ -162,8 +162,8 @@ StepResult Rounds::prefill(Sequence & s) {
         add_rows(slice);
         if (!target_.prepare_prompt(s.range, slice.n_rows)) s.mark_inexact(s.n_past);
         run(batch_, ThreadPolicy::Kind::prompt);
-        // In this case the last block and the output head run for all rows of the slice, not only for the last row, and
-        // their rounding depends on the number of rows.
+        // With widens_last_block(), the last block and the output head run for all rows of the slice, not only for the
+        // last row. Their rounding then depends on the number of rows.
         if (target_.widens_last_block() && slice.is_last() && !exact_rows_.allows(slice.n_rows)) {
             s.mark_inexact(s.n_past + slice.n_rows - 1);
         }
@@ -189,7 +189,7 @@ void Rounds::add_rows(const BatchPart & slice) {
     }
 }
 
-// Ends a slice of the prompt. Call it after the slice's batch was run.
+// Ends a slice of the prompt. Call this function after the slice's batch has run.
 StepResult Rounds::finish_slice(const BatchPart & slice, double start_ms) {
     Sequence & s = *slice.seq;
     const bool is_last = slice.is_last();
@@ -206,7 +206,7 @@ StepResult Rounds::finish_slice(const BatchPart & slice, double start_ms) {
     return result;
 }
 
-// Commits the pending rows and then rows [row, row + n_rows) of the last decode to the drafter.
+// Commits the pending rows to the drafter, then rows [row, row + n_rows) of the last decode.
 void Rounds::commit_prefilled(Sequence & s, int row, int n_rows) {
     HiddenStates hidden_states = target_.hidden_states().from(row, n_embd_target_);
     s.commit_pending();
@@ -231,7 +231,7 @@ void Rounds::run(TargetBatch & batch, ThreadPolicy::Kind kind) {
     conversations_.note_order();
 }
 
-// Runs the batch of a round. Trees come before prompt slices, so that each tree lies within one ubatch of llama.cpp.
+// Runs the batch of a round. Trees come before prompt slices, so that each tree is within one ubatch of llama.cpp.
 double Rounds::verify(std::vector<BatchPart> & rounds, const std::vector<Sequence *> & reading,
                       std::vector<BatchPart> & slices) {
     const double start = now_ms();
@@ -260,8 +260,8 @@ double Rounds::verify(std::vector<BatchPart> & rounds, const std::vector<Sequenc
     return ms;
 }
 
-// Adds the first n rows that the target must run again: accepted tokens whose state was lost together with rejected
-// tokens.
+// Adds the first n rows that the target must run again. These rows are accepted tokens whose state was lost together
+// with rejected tokens.
 void Rounds::add_replay(const Sequence & s, int n) {
     const int first = s.n_past - s.n_replay;
     for (int i = first; i < first + n; ++i) {
@@ -314,8 +314,8 @@ MatchResult Rounds::accept(const BatchPart & round, StepResult & out) {
 }
 
 // Returns the target's choice at a node. Choice::stop is set if the token ends the text. Returns nullopt if the sampler
-// fails because of its own request. The tokens accepted before the failure are kept, and the other requests of the
-// round continue.
+// fails because of its own request. In this case the tokens accepted before the failure are kept, and the other
+// requests of the round continue.
 std::optional<Choice> Rounds::choose(Sequence & s, int node, const BatchPart & round, StepResult & out) {
     const int row = round.first + node;
     const Pos pos = (Pos)s.tokens.size() + round.tree.depth[node];
@@ -347,9 +347,9 @@ void Rounds::count_text(Sequence & s, const MatchResult & result) {
 }
 
 // Returns the token that a node emits with GenerateParams::synth_rates. It is the node's first (likeliest) child or, if
-// this child is rejected, `sampled`. If `sampled` is the token of a child, it is replaced by the next token that no
-// child has. Each position has one random draw, so that all strategies have the same acceptance. The first token of an
-// answer comes from the prefill, before any draft.
+// this child is rejected, `sampled`. If `sampled` is the token of a child, the next token that no child has replaces
+// it. Each position has one random draw, so that all strategies have the same acceptance. The first token of an answer
+// comes from the prefill, before any draft.
 Token Rounds::synthetic(const BatchPart & round, int node, Token sampled) const {
     const Sequence & s = *round.seq;
     const DraftTree & pool = s.plan.pool();
@@ -367,14 +367,14 @@ Token Rounds::synthetic(const BatchPart & round, int node, Token sampled) const 
     return sampled;
 }
 
-// Applies the result of a round to the conversation. Only a lack of memory can make commit() fail halfway.
+// Applies the result of a round to the conversation. commit() can fail halfway only if memory is short.
 void Rounds::commit(const BatchPart & round, const MatchResult & result) {
     Sequence & s = *round.seq;
     if (s.draft) {
         std::vector<int32_t> rows;
         for (int32_t node : result.nodes) rows.push_back(round.first + node);
-        // Matching that stopped may end on an accepted node whose next token is unknown. The row of this node stays
-        // pending, like the last row of every round.
+        // If matching stopped at an accepted node, the next token may be unknown. The row of this node stays pending,
+        // like the last row of every round.
         s.hidden_states.add(s.n_past, target_.hidden_states(), rows);
         s.hidden_states.trim(s.draft->n_rows());
     }

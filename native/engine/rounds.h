@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The main loop. For each given conversation, a step runs either a slice of its prompt or a round: plan, draft, verify,
-// accept, commit. This class does not handle errors: after an exception the engine restores the conversations.
+// accept, commit. This class does not handle errors. After an exception, the engine restores the conversations.
 #pragma once
 
 #include <optional>
@@ -37,7 +37,7 @@ struct StepResult {
     std::optional<Error> error;
 };
 
-// The rows of one conversation in a batch, starting at the conversation's n_past: a slice of its prompt or a tree.
+// The rows of one conversation in a batch: a slice of its prompt, or a tree. They start at the conversation's n_past.
 struct BatchPart {
     Sequence * seq;
     int n_rows;     // number of prompt rows; 0 for a tree
@@ -56,11 +56,11 @@ class Rounds {
     // Runs one step; see Engine::step.
     std::vector<StepResult> step(const std::vector<Sequence *> & sequences);
 
-    // Runs accepted rows that the target no longer holds again, in exact batches.
+    // Runs accepted rows again that the target no longer holds. Uses exact batches.
     void replay(Sequence & s);
 
-    // Measures which numbers of rows are exact, with the current best number of threads. On a busy machine this number
-    // is below the maximum.
+    // Measures which numbers of rows are exact. Uses the current best number of threads, which is below the maximum on
+    // a busy machine.
     ExactRows measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max, Progress & progress);
 
     // Returns the current number of threads for decoding.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// One conversation: the state that target and drafter hold for it, and its generation, if one is running.
+// One conversation: the state that target and drafter hold for it, and its generation while one runs.
 //
 // Invariants between steps:
 // - The target has run tokens [0, n_past). It still holds all of these tokens except the last n_replay tokens, which it
-// must run again.
-// - During a generation, after the prefill, exactly one token has not been run: the root of the next round.
+//   must run again.
+// - During a generation, after the prefill, exactly one token has not run: the root of the next round.
 //   n_past == tokens.size() - 1.
-// - The drafter has committed rows [0, draft.n_rows()). `hidden_states` holds the hidden states of positions
-//   [draft.n_rows(), n_past), the pending rows.
+// - The drafter has committed rows [0, draft.n_rows()). `hidden_states` holds the hidden states of the pending rows,
+//   which are the positions [draft.n_rows(), n_past).
 // - `inexact_from` is none_inexact or <= n_past.
 #pragma once
 
@@ -76,8 +76,8 @@ struct Stats {
     }
 };
 
-// A position to which a conversation with sliding windows or a recurrent state can be cut. `bytes` are the bytes of
-// Cells::save_end(). They are empty while the cells still hold the state at this position.
+// A position to which a conversation with sliding windows or a recurrent state can be cut. `bytes` comes from
+// Cells::save_end(). It is empty while the cells still hold the state at this position.
 struct Checkpoint {
     int n;
     std::vector<uint8_t> bytes;
@@ -95,7 +95,7 @@ struct Sequence {
     HiddenStateWindow hidden_states;
     TextIndex text;  // holds `tokens` while a generation copies drafts from them
 
-    // First row whose bits may differ from target-only decoding with one row per batch; none_inexact if all rows are
+    // First row whose bits may differ from target-only decoding with one row per batch. none_inexact if all rows are
     // exact.
     static constexpr int none_inexact = INT_MAX;
     int inexact_from = none_inexact;
@@ -122,7 +122,7 @@ struct Sequence {
     std::optional<Error> failure;  // error of the sampler; the next step reports it and ends the generation
 
     bool is_prefilling() const { return is_active && n_past < n_prompt; }
-    // Returns the position at which the prefill ends. If no answer is requested, the last prompt token is not run.
+    // Returns the position at which the prefill ends. If no answer is requested, the last prompt token does not run.
     int prompt_end() const { return n_max > n_prompt ? n_prompt : n_prompt - 1; }
 
     // Returns the image if the next row to run belongs to an image, or null if the next row is a token.
@@ -140,8 +140,8 @@ struct Sequence {
         return end - n_past;
     }
 
-    // Returns a position at which the prompt can be cut: n or, if a cut at n would split an image whose rows see each
-    // other or share a position, the start of this image.
+    // Returns a position at which the prompt can be cut. This is n, unless a cut at n would split an image whose rows
+    // see each other or share a position: then it is the start of this image.
     int before_whole(const Tokens & prompt, int n) const {
         if (n == 0 || n >= (int)prompt.size() || prompt[n] >= 0) return n;
         for (const auto & image : images) {
@@ -164,7 +164,7 @@ struct Sequence {
     }
 };
 
-// Minimum number of rows for which copying from another conversation is faster than computing them.
+// Minimum number of rows for which copying from another conversation is faster than computing.
 constexpr int n_adopt_least = 16;
 
 // Returns the length of the common prefix of two token lists, at most n_max.

@@ -7,16 +7,17 @@
 namespace eaglecpp {
 
 static constexpr double window_ms = 150.0;  // wall time over which the use of cores is averaged
-static constexpr double core_missed = 0.4;  // share of one core; other processes do not cause smaller losses
+static constexpr double core_missed = 0.4;  // minimum share of a core that threads lack if other processes use it
 static constexpr double slow = 1.3;         // multiple of the usual time that counts as slow
-static constexpr double slow_alone = 3.0;   // multiple of the usual time that counts as slow whatever the CPU time
+static constexpr double slow_alone = 3.0;   // multiple of the usual time that counts as slow with any CPU time
 static constexpr int n_usual = 3;           // number of decodes before their usual time is trusted
 
 static constexpr double gap_first_ms = 200.0, gap_max_ms = 20000.0;  // minimum time between two rises
-// Share of a core that other processes may use while the core counts as free: share_to_keep to keep the number of
-// threads, share_to_rise to raise it.
+// Share of a core that other processes may use while the core still counts as free. share_to_keep applies when keeping
+// the number of threads, share_to_rise when raising it.
 static constexpr double share_to_keep = 0.4, share_to_rise = 0.2;
-// Share of a core that decodes must have lacked before the load of other processes costs a thread.
+// Minimum share of a core that decodes must have lacked before the load of other processes lowers the number of
+// threads.
 static constexpr double core_missed_heard = 0.25;
 
 ThreadPolicy::ThreadPolicy(int n_decode, int n_prompt, bool is_decode_fixed, bool is_prompt_fixed)
@@ -77,7 +78,7 @@ void ThreadPolicy::learn(const Run & run, double now_ms) {
     is_timed_ = !is_starved(run, n_threads, usual) || is_fixed_[(int)run.kind];
     if (is_timed_) {
         const double ms = ++usual.n > n_usual ? std::min(run.wall_ms, 2.0 * usual.ms) : run.wall_ms;
-        // The first decode builds graphs, so the second decode replaces its time.
+        // The first decode builds graphs, so the second decode's time replaces its time.
         usual.ms += (usual.n <= 2 ? 1.0 : 0.15) * (ms - usual.ms);
         return;
     }

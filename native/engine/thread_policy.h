@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Chooses the number of threads for the next decode. ggml's threads spin at barriers and wait for every other thread,
-// so on a machine with busy cores two threads can be a hundred times slower than one thread. So the number must follow
-// the number of free cores.
+// Chooses the number of threads for the next decode. ggml's threads spin at barriers and wait for each other, so on a
+// machine with busy cores two threads can be a hundred times slower than one thread. So the number must follow the
+// number of free cores.
 //
-// The number of threads falls if the threads of recent decodes got too little CPU time, and either the system reports
-// that other processes used the cores or the decodes took longer than usual. So a program that ended before a
-// generation began takes no thread from it. The number rises if the system reports more free cores. Each time that it
-// soon had to fall again, the next rise comes later. The number stays the same on systems that do not report the use of
-// cores (all except Linux).
+// The number of threads falls if two conditions are met: the threads of recent decodes got too little CPU time, and
+// other processes used the cores (as the system reports) or the decodes took longer than usual. So a program that ended
+// before a generation began takes no thread from the generation. The number rises if the system reports more free
+// cores. If the number soon falls again, the next rise comes later. On systems that do not report the use of cores (all
+// except Linux), the number stays the same.
 //
 // The class has no clock; callers pass times in milliseconds.
 #pragma once
@@ -30,7 +30,7 @@ class ThreadPolicy {
 
     ThreadPolicy() : ThreadPolicy(1, 1, true, true) {}
 
-    // Takes the maximum numbers of threads for decoding and for prompts. If a number is fixed, it never changes.
+    // Takes the maximum numbers of threads for decoding and for prompts. A number that is fixed never changes.
     ThreadPolicy(int n_decode, int n_prompt, bool is_decode_fixed, bool is_prompt_fixed);
 
     // Returns the number of threads for a decode of this kind.
@@ -42,7 +42,7 @@ class ThreadPolicy {
     // Reports the times of a decode that ran with the number of threads from n_threads().
     void learn(const Run & run, double now_ms);
 
-    // Returns true if the system scheduled the threads of the last decode, so that the decode's time is a valid
+    // Returns true if the system scheduled the threads of the last decode. The decode's time is then a valid
     // measurement.
     bool is_timed() const { return is_timed_; }
 
