@@ -39,7 +39,7 @@ bool succeeds_in_child(const std::function<bool()> & call, unsigned n_seconds) {
         alarm(n_seconds);
         try {
             _exit(call() ? 0 : 1);
-        } catch (...) {  // otherwise the child would continue as a second copy of the program
+        } catch (...) {  // without this catch, the child would continue as a second copy of the program
             _exit(1);
         }
     }
@@ -60,7 +60,7 @@ AmxState probe_amx() {
 #ifdef _WIN32
         const bool works = false;
 #else
-        // Runs with one thread, because a forked child has no other threads.
+        // One thread computes, because a forked child has no other threads.
         const bool works = succeeds_in_child(
             [&] {
                 constexpr int n_in = 256, n_out = 64, n_rows = 4;

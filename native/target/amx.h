@@ -12,13 +12,12 @@ struct AmxState {
 };
 
 // Returns the state of AMX on this machine. Some virtual machines report AMX but fault on the first tile instruction.
-// So the first call multiplies a small matrix in a forked child. If forking is impossible, reported AMX counts as
-// broken.
+// So the first call multiplies a small matrix in a forked child. If forking is impossible, AMX counts as broken.
 AmxState probe_amx();
 
 #ifndef _WIN32
-// Runs `call` in a forked child. Returns true if `call` returns true within n_seconds. The call may also crash, throw
-// or hang; the result is then false.
+// Runs `call` in a forked child. Returns true if `call` returns true within n_seconds. Returns false if `call` crashes,
+// throws or hangs.
 bool succeeds_in_child(const std::function<bool()> & call, unsigned n_seconds);
 #endif
 

@@ -9,12 +9,13 @@
 
 namespace eaglecpp {
 
-// Number of cells kept for reserving rejected nodes when all other cells are in use. Closing gaps copies the whole
-// cache, block by block, so it must not be needed every few rounds.
+// Number of cells that stay available for reserving rejected nodes when all other cells are in use. Without them, the
+// gaps would have to be closed every few rounds, and closing gaps copies the whole cache, block by block.
 static constexpr int n_reserved_max = 128;
 // Number of positions that are moved together when gaps are closed: 32 MiB of an 8B target's cache in F16.
 static constexpr Pos n_moved_at_once = 256;
-// Maximum number of reserved cells, unless more cells than this are in use. Attention scans reserved cells in vain.
+// Maximum number of reserved cells, unless more cells than this are in use. Attention scans reserved cells without a
+// result.
 static constexpr int n_gaps_min = 1024;
 
 void Cells::prepare(const llama_batch & rows) {
@@ -30,15 +31,16 @@ void Cells::prepare(const llama_batch & rows) {
 }
 
 bool Cells::close_gaps_before(const SeqRange & range) {
-    // Cells of other conversations also shift the tiles, and their number depends on drafts.
+    // Cells of other conversations also shift the tiles, by a number that depends on drafts.
     if (!are_others_empty(range)) return false;
     return n_reserved() == 0 || close_gaps();  // another conversation may have left reserved cells
 }
 
 // llama.cpp has no call that moves cells. But it can write rows into a buffer, and reading them back puts them into the
-// lowest free cells. This function moves one block of positions after the other, starting with the lowest cells, so
-// that each block finds free cells below its old cells. Rows that do not move get several ids meanwhile, because
-// llama.cpp reuses cells that have only one id and that a sliding window has passed.
+// lowest free cells. This function moves one block of positions after the other. It starts with the lowest cells, so
+// that each block finds free cells below its old cells. Rows that do not move get several ids during the moves.
+// Otherwise llama.cpp would reuse their cells: it reuses cells that have only one id and that a sliding window has
+// passed.
 bool Cells::close_gaps() {
     free_reserved();
     for (int i = 0; i < rules_.n_conversations; ++i) {
@@ -61,7 +63,7 @@ bool Cells::close_gaps() {
     return ok;
 }
 
-// Moves a conversation's rows down. Uses the conversation's first id for the block that moves.
+// Moves a conversation's rows down. The block that moves has the conversation's first id.
 void Cells::move_down(int conversation) {
     const SeqRange own = seqs(conversation);
     const auto for_each_id = [](const SeqRange & range, const auto & call) {
@@ -129,7 +131,7 @@ bool Cells::truncate(const SeqRange & range, int n) {
     for (size_t i = 0; i < common.size(); ++i) common[i] = n_common_[i][of(range.first)] = std::min(common[i], n);
     const int n_back = n_rows(range) - n;
     // Reserved cells stay reserved, even for later positions: a reserved cell may come before a kept cell, and later
-    // rows would fill it. For the same reason the cells freed now are reserved against other conversations.
+    // rows would fill it. For the same reason, the newly freed cells are reserved if there are other conversations.
     if (range.reserved >= 0 && are_others_empty(range)) {
         if (n == 0) free_reserved();
     } else if (range.reserved >= 0) {
@@ -154,8 +156,7 @@ bool Cells::has_copy_at(const SeqRange & range, int n) const {
 bool Cells::can_end_at(const SeqRange & range, int n) const {
     const int n_back = n_rows(range) - n;
     if (n == 0 || n_back <= 0 || has_copy_at(range, n)) return true;
-    // llama.cpp has a state for each row of the last batch. If asked for an earlier row, it would restore a wrong
-    // state.
+    // llama.cpp has a state for each row of the last batch. For an earlier row, it would restore a wrong state.
     if (rules_.has_state) return n_back < n_run_[of(range.first)];
     const Pos first = llama_memory_seq_pos_min(llama_get_memory(ctx_), range.first);
     return rules_.n_window == 0 || first <= std::max(0, pos(range, n) - rules_.n_window + 1);
@@ -165,7 +166,7 @@ void Cells::save_end(const SeqRange & range, int n, std::vector<uint8_t> & out) 
     if (n == n_rows(range)) return save(range.first, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY, out);
     if (!borrows() || !can_end_at(range, n)) return;
     const llama_seq_id borrowed = n_seqs() - 1;
-    drop(borrowed, -1, -1);  // an earlier save may have run out of memory
+    drop(borrowed, -1, -1);  // an earlier save may have failed for lack of memory
     copy(range.first, borrowed, 0, pos(range, n));
     save(borrowed, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY, out);
     drop(borrowed, -1, -1);
@@ -175,7 +176,8 @@ bool Cells::load_end(const SeqRange & range, int n, const std::vector<uint8_t> &
     if (range.reserved >= 0 && !are_others_empty(range)) reserve_from(range, 0);
     if (range.copy >= 0) drop(range.copy, -1, -1);
     n_run_[of(range.first)] = 0;
-    // Frees the old cells before loading. If they were freed later, later rows would fill them, before the loaded rows.
+    // Frees the old cells before loading. If the old cells were freed afterwards, later rows would fill them, before
+    // the loaded rows.
     for (int i = 1; i < range.count; ++i) drop(range.first + i, -1, -1);
     const size_t n_taken =
         llama_state_seq_set_data_ext(ctx_, bytes.data(), bytes.size(), range.first, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
@@ -212,7 +214,7 @@ bool Cells::load_rows(const SeqRange & range, ByteView bytes, int n_rows) {
     n_run_[of(range.first)] = 0;
     if (reserves_rejected() && n_rows > n_unused() - n_reserved() && !close_gaps()) return false;
     const bool is_taken = llama_state_seq_set_data(ctx_, bytes.data, bytes.size, range.first) == bytes.size;
-    // Bytes from a file may hold a shorter text.
+    // Bytes from a file may contain a shorter text.
     if (!is_taken || this->n_rows(range) < n_rows || llama_state_seq_get_size(ctx_, range.first) != bytes.size) {
         truncate(range, 0);
         return false;
@@ -250,7 +252,7 @@ bool Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, 
     const std::vector<int32_t> leaves = tree.leaves();
     const std::vector<int> leaf = leaf_of_seq((int)leaves.size(), range);
     if (range.reserved >= 0) reserve_rejected(range, tree, tree.path(node), pos);
-    // An id whose path contains the node keeps it; all other ids copy the node's path.
+    // An id whose path contains the node keeps its path; all other ids copy the node's path.
     std::vector<llama_seq_id> keeps, others;
     for (int i = 0; i < range.count; ++i) {
         const std::vector<int32_t> own = tree.path(leaves[leaf[i]]);
@@ -302,7 +304,7 @@ void Cells::reserve_from(const SeqRange & range, int n) {
 // Reserves cells that rejected nodes leave before cells of accepted nodes. If a later row filled such a cell,
 // attention, which adds in the order of the cells, would round differently than without the tree. The cells stay
 // reserved until the cache is full; then its gaps are closed. If other conversations have later rows in the batch,
-// every rejected node leaves a cell of this kind.
+// every rejected node leaves such a cell.
 void Cells::reserve_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted,
                              Pos pos) {
     const std::vector<int32_t> leaves = tree.leaves();
@@ -340,7 +342,7 @@ bool Cells::has_room_for_trees() const {
     return n_unused() >= n_unused_min() + rules_.n_conversations * (rules_.n_draft_max + 1);
 }
 
-// Number of cells that hold no token of any conversation. A common prefix is stored once.
+// Number of cells without a token of any conversation. A common prefix is stored once.
 int Cells::n_unused() const {
     int n = (int)llama_n_ctx(ctx_);
     for (int i = 0; i < rules_.n_conversations; ++i) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Tracks which cells of the target's cache belong to which conversation. Some cells stay reserved after their rows were
-// dropped, so that the remaining rows keep their order in the cache, which is the order in which attention adds them.
+// Tracks which cells of the target's cache belong to which conversation. Attention adds in the order of the cells. So
+// some cells stay reserved after their rows were dropped, and the remaining rows keep their order.
 //
 // Callers count the rows of a conversation's text. These numbers are also llama.cpp's positions, unless a target
-// numbers the rows of an image in three dimensions (M-RoPE). Then all rows of an image share one position, and the text
-// after the image continues after max(rows, columns) positions.
+// numbers the rows of an image in three dimensions (M-RoPE). With M-RoPE, all rows of an image share one position, and
+// the text after the image continues after max(rows, columns) positions.
 #pragma once
 
 #include <llama.h>
@@ -24,7 +24,7 @@ struct CellRules {
     int n_leaves_max = 1;        // maximum leaves per round and conversation
     bool is_shared = false;      // conversations share batches and the cache
     bool adds_in_order = false;  // attention adds in the order of the cells
-    bool has_state = false;      // recurrent target: a conversation has a state
+    bool has_state = false;      // recurrent target: each conversation has a state
     bool copies_states = false;  // llama.cpp keeps no past states of this target
     int n_window = 0;            // length of sliding windows; 0 = no windows, or the target is recurrent
 };
@@ -50,17 +50,17 @@ class Cells {
     // Number of all sequence ids, including the id that save_end() borrows.
     int n_seqs() const { return rules_.n_conversations * n_ids() + borrows(); }
 
-    // Sets the images of a conversation's text. They must match the rows that the conversation has in the cache.
+    // Sets the images of a conversation's text. The images must match the conversation's rows in the cache.
     void set_images(const SeqRange & range, std::vector<ImageRows> v) { images_[of(range.first)] = std::move(v); }
     const std::vector<ImageRows> & images(const SeqRange & range) const { return images_[of(range.first)]; }
     // Returns llama.cpp's position of row n of a conversation.
     Pos pos(const SeqRange & range, int n) const;
 
-    // Makes room for a batch in the cache. Call it before the batch runs.
+    // Makes room for a batch in the cache. Call this function before the batch runs.
     void prepare(const llama_batch & rows);
 
-    // Closes the gaps that rejected nodes left. Call it before rows whose attention works in tiles, because gaps would
-    // shift the borders of the tiles. Returns false if closing the gaps is impossible, for example if other
+    // Closes the gaps that rejected nodes left. Call this function before rows whose attention works in tiles, because
+    // gaps would shift the borders of the tiles. Returns false if closing the gaps is impossible, for example if other
     // conversations have cells.
     bool close_gaps_before(const SeqRange & range);
 
@@ -68,16 +68,16 @@ class Cells {
     // changes, if this target cannot remove the later rows.
     bool truncate(const SeqRange & range, int n);
     // Returns true if truncate() can keep n rows. A recurrent state cannot return to an earlier row. A loaded
-    // conversation lacks the rows that sliding windows had passed before it was saved.
+    // conversation lacks rows that a sliding window had passed before the conversation was saved.
     bool can_end_at(const SeqRange & range, int n) const;
 
     // Returns true if truncate() can keep any number of rows of any conversation.
     bool ends_anywhere() const { return !rules_.has_state && rules_.n_window == 0; }
     bool has_state() const { return rules_.has_state; }
     int n_window() const { return rules_.n_window; }
-    // save_end() appends the windows and states that are needed to continue after n rows, or nothing if the cache no
-    // longer has them. load_end() restores these windows and states and removes the rows from n on. It returns false
-    // after an error.
+    // save_end() appends the windows and states that are needed to continue after n rows. It appends nothing if the
+    // cache no longer has them. load_end() restores these windows and states and removes the rows from n on. It returns
+    // false after an error.
     void save_end(const SeqRange & range, int n, std::vector<uint8_t> & out) const;
     bool load_end(const SeqRange & range, int n, const std::vector<uint8_t> & bytes);
 
@@ -85,27 +85,27 @@ class Cells {
     void copy_prefix(const SeqRange & source, const SeqRange & range, int n);
 
     // save_rows() appends the rows of a conversation to `out` and returns their number of bytes. load_rows() replaces a
-    // conversation's rows by rows that were saved from any conversation of this target. It returns false if there is no
-    // room; the conversation is then empty.
+    // conversation's rows by saved rows of any conversation of this target. If the cache has no room, load_rows()
+    // returns false and the conversation is empty.
     size_t save_rows(const SeqRange & range, std::vector<uint8_t> & out) const;
     bool load_rows(const SeqRange & range, ByteView bytes, int n_rows);
 
-    // Call it before running drafts of this conversation. If the target copies states, saves a copy of the state for
-    // keep_path(). The copy shares the state's memory until rows are run.
+    // Call this function before running drafts of this conversation. If the target copies states, saves a copy of the
+    // state for keep_path(). The copy shares the state's memory until rows run.
     void remember(const SeqRange & range);
 
-    // Call it after verifying a tree that begins after `n_past` rows. Makes the path to `node` part of the
-    // conversation. Returns false if it had to restore the state that remember() copied; all rows run since remember()
-    // are then lost.
+    // Call this function after verifying a tree that begins after `n_past` rows. Makes the path to `node` part of the
+    // conversation. Returns false if it had to restore the state that remember() copied. All rows since remember() are
+    // then lost.
     bool keep_path(const SeqRange & range, const DraftTree & tree, int node, int n_past);
 
-    // Number of rows of a conversation in the cache. If an image is at the end, all of its rows count.
+    // Number of rows of a conversation in the cache. An image at the end counts with all of its rows.
     int n_rows(const SeqRange & range) const { return n_rows(range.first); }
 
     void clear();
 
-    // Returns true if there are free cells to reserve for the rejected nodes of trees. Without free cells, a tree
-    // changes the order of cells; a chain never changes it.
+    // Returns true if free cells are left to reserve for the rejected nodes of trees. Without free cells, a tree
+    // changes the order of the cells. A chain never changes the order.
     bool has_room_for_trees() const;
     // Number of times that the order of cells has changed.
     int n_order_lost() const { return n_order_lost_; }
@@ -142,7 +142,7 @@ class Cells {
     CellRules rules_;
     llama_context * ctx_ = nullptr;
     std::vector<int> n_reserved_;  // upper bound of the number of reserved cells, by conversation
-    // Number of rows of the common prefix of two conversations, which are stored once; 0 on the diagonal.
+    // [a][b]: number of rows of the common prefix of conversations a and b, which are stored once; 0 if a = b.
     std::vector<std::vector<int>> n_common_;
     std::vector<std::vector<ImageRows>> images_;  // images of each conversation
     std::vector<int> n_run_;                      // number of rows of each conversation in the last batch

@@ -37,8 +37,8 @@ llama_context_params Context::params(const TargetOptions & options) {
                                                       : LLAMA_FLASH_ATTN_TYPE_AUTO;
     p.kv_unified = true;
     p.offload_kqv = options.offload_kqv;
-    // Without this condition, ggml would send every batch of 32 or more rows, together with the weights, to a GPU that
-    // has no layers.
+    // Without this condition, ggml would send every batch of 32 or more rows, together with the weights, to a GPU even
+    // if no layer is on the GPU.
     p.op_offload = p.op_offload && options.n_gpu_layers != 0;
     p.rope_freq_base = options.rope_freq_base;
     p.rope_freq_scale = options.rope_freq_scale;
@@ -106,7 +106,7 @@ void Context::decode(const llama_batch & rows, bool is_prompt) {
     fail(ErrorKind::broken, "llama_decode failed with code %d on %d rows%s", rc, rows.n_tokens, why.c_str());
 }
 
-// Without this check, llama.cpp would return the results of an earlier decode after a failed decode.
+// Raises an error after a failed decode. Without this check, llama.cpp would return the results of an earlier decode.
 void Context::check_results() const {
     if (!has_results_) fail(ErrorKind::broken, "no logits or hidden states: the last decode failed, or none was run");
 }

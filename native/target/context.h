@@ -32,13 +32,12 @@ class Context {
     // Sets the number of threads for later decodes.
     void set_n_threads(int n_threads);
 
-    // Runs a batch. is_prompt: the batch may be long, and its rows may be rounded differently than in batches of one
-    // row. Error(context_full | out_of_memory | broken)
+    // Runs a batch. is_prompt: the batch may be long, and its rows may be rounded differently from batches of one row.
+    // Error(context_full | out_of_memory | broken)
     void decode(const llama_batch & rows, bool is_prompt = true);
 
-    // logits() and state() return an output of row i of the last decode: its logits, or the state that a
-    // multi-token-prediction head gives. The row must have an output. The result is valid until the next decode.
-    // Error(broken)
+    // logits() and state() return an output of row i of the last decode: its logits, or the state that an MTP head
+    // gives. The row must have an output. The result is valid until the next decode. Error(broken)
     const float * logits(int row) const;
     const float * state(int row) const;
     // Raises Error(broken) if there are no results of a successful decode.

@@ -12,7 +12,7 @@ namespace eaglecpp {
 namespace {
 
 // Adds the picks to the graph. Input: logits [n_vocab, n]. Results, row by row: the ids of the picked tokens and, if
-// more than one token is picked, their logits.
+// n_top > 1, their logits.
 void pick(ggml_context * ctx, ggml_tensor * logits, DevicePicks::Kind & kind) {
     const int64_t n_vocab = logits->ne[0], n = logits->ne[1];
     if (kind.n_top == 1) {
@@ -23,8 +23,8 @@ void pick(ggml_context * ctx, ggml_tensor * logits, DevicePicks::Kind & kind) {
     kind.logits = ggml_get_rows(ctx, ggml_reshape_3d(ctx, logits, 1, n_vocab, n), kind.ids);
 }
 
-// Returns the tensor with the logits of all rows. libllama passes a view of one row of a tensor that libllama padded by
-// one row. Returns null if the graph has another form.
+// Returns the tensor with the logits of all rows, or null if the graph has another form. libllama passes a view of one
+// row. The tensor behind this view has one row of padding.
 ggml_tensor * all_logits(const ggml_tensor * row) {
     ggml_tensor * padded = row->view_src;
     if (!padded || padded->op != GGML_OP_PAD) return nullptr;
@@ -34,7 +34,8 @@ ggml_tensor * all_logits(const ggml_tensor * row) {
     return is_plain && all->ne[0] == row->ne[0] ? all : nullptr;
 }
 
-// Adds the picks for all rows, not for a view of one row, because devices cannot bind memory at every offset.
+// Adds the picks for all rows at once. A view of one row is not used, because devices cannot bind memory at every
+// offset.
 void apply(llama_sampler * self, ggml_context * ctx, ggml_cgraph *, llama_sampler_data * data) {
     auto & kind = *(DevicePicks::Kind *)self->ctx;
     const ggml_tensor * row = data->logits;
@@ -52,7 +53,7 @@ void forget(llama_sampler * self) {
     kind = {kind.n_top};
 }
 
-// Returns true if the device has all operations of picks. If an operation were missing, libllama would return neither
+// Returns true if the device has all operations of picks. With a missing operation, libllama would return neither
 // tokens nor logits.
 bool has_operations(ggml_backend_dev_t device, int n_top) {
     DevicePicks::Kind kind{n_top};

@@ -3,7 +3,7 @@
 // interface. Each sequence id has one sampler.
 //
 // libllama calls the samplers row by row. The first call adds the picks for all rows to the graph. Each sampler then
-// tells llama.cpp which part of the result to copy back for its row.
+// selects the part of the result that llama.cpp copies back for its row.
 #pragma once
 
 #include <llama.h>
@@ -23,8 +23,9 @@ class DevicePicks {
     explicit DevicePicks(ggml_backend_dev_t device = nullptr, int n_vocab = 0) : device_(device), n_vocab_(n_vocab) {}
     void attach(llama_context * ctx) { ctx_ = ctx; }
 
-    // Picks the n_top likeliest tokens of this conversation's rows on the device from now on, without copying the
-    // logits back. n_top = 0 turns picks off. Returns false if picks are impossible; logits are then copied as usual.
+    // From now on, picks the n_top likeliest tokens of this conversation's rows on the device, without copying the
+    // logits back. n_top = 0 turns picks off. Returns false if picks are impossible; the logits are then copied as
+    // usual.
     bool set(const SeqRange & range, int n_top);
 
     // Returns the tokens picked for row i of the last decode.

@@ -15,8 +15,8 @@ static constexpr std::array<const char *, 5> pooling_names = {"none", "mean", "c
 static constexpr int n_rows_usual = 512;
 static constexpr int n_texts_usual = 16;
 
-// Returns the number of rows per batch. llama.cpp computes unused logits for every row: batches may use 64 MiB for
-// logits, but have at least 32 rows.
+// Returns the number of rows per batch. llama.cpp computes unused logits for every row. So batches have at least 32
+// rows, and more only if their logits fit into 64 MiB.
 static int n_rows_with_logits(int n_vocab) {
     const int64_t n_fit = (64 << 20) / (int64_t)(sizeof(float) * std::max(1, n_vocab));
     return (int)std::clamp<int64_t>(n_fit, 32, n_rows_usual);
@@ -83,8 +83,8 @@ void Embedder::begin(std::vector<Tokens> texts) {
     n_rows_max_ = reads_at_once_ ? std::min(std::max(n_rows_usual, (int)n_longest), n_room_) : n_rows_of_piece_;
 }
 
-// Checks that there is memory for a text that is read in one batch. llama.cpp allocates unused logits of all rows, and
-// a mask of n_tokens x n_tokens. Without flash attention it also allocates scores for every head.
+// Checks that there is memory for a text that is read in one batch. llama.cpp allocates unused logits of all rows and a
+// mask of n_tokens x n_tokens. Without flash attention it also allocates scores for every head.
 void Embedder::check_memory(size_t n_tokens) const {
     const uint64_t n_scores = options_.flash_attn == "off" ? (uint64_t)llama_model_n_head(model_->get()) : 1;
     const uint64_t n_needed = n_tokens * sizeof(float) * (vocab_.size() + n_values_ + n_tokens * n_scores);
@@ -96,26 +96,26 @@ void Embedder::check_memory(size_t n_tokens) const {
          n_tokens, n_needed / 1e9, n_free / 1e9);
 }
 
-// Makes a context with room for n_tokens tokens. The room is a power of two, so that growing texts do not recreate the
-// context each time.
+// Makes a context for n_tokens tokens. Its size is a power of two, so that growing texts do not recreate the context
+// each time.
 void Embedder::make_context(int n_tokens) {
     int n_room = n_rows_usual;
     while (n_room < n_tokens) n_room *= 2;
-    // llama.cpp pads a cache to a power of two anyway. Without a cache, the context is limited to the positions of the
-    // model's table, because later positions are never used.
+    // llama.cpp pads a cache to a power of two anyway. Without a cache, the context needs no more positions than the
+    // model's table has.
     n_room_ = reads_at_once_ ? std::min(n_room, std::max(n_max_, n_tokens)) : n_room;
     llama_context_params p = Context::params(options_);
     p.n_ctx = (uint32_t)n_room_;
     p.n_batch = p.n_ubatch = (uint32_t)(reads_at_once_ ? n_room_ : n_rows_of_piece_);
     p.n_seq_max = (uint32_t)n_texts_max_;
     p.embeddings = true;
-    // If the file names no pooling, leaves the parameter unset, because llama.cpp warns about overrides.
+    // If the file names no pooling, this parameter stays unset, because llama.cpp warns about overrides.
     p.pooling_type = llama_pools_ ? pooling_ : is_in_file_ ? LLAMA_POOLING_TYPE_NONE : LLAMA_POOLING_TYPE_UNSPECIFIED;
     p.swa_full = false;
     context_.make(model_, p);
 }
 
-// Fills the next batch: as many whole texts as fit, or one piece of a longer text.
+// Fills the next batch with as many whole texts as fit, or with one piece of a longer text.
 void Embedder::fill() {
     batch_.clear();
     parts_.clear();

@@ -3,8 +3,8 @@
 // far and keeps no rows of finished texts. begin() takes the texts. Each step() is one decode of llama.cpp, so other
 // work can run between steps.
 //
-// BERT and similar models need a text in one batch, whatever its length. All other models read a text in pieces. This
-// class computes the mean of a text's rows itself, because llama.cpp pools each batch separately. Not thread-safe.
+// BERT and similar models need a whole text in one batch. All other models read a text in pieces. This class computes
+// the mean of a text's rows itself, because llama.cpp pools each batch separately. Not thread-safe.
 #pragma once
 
 #include <llama.h>
@@ -21,8 +21,8 @@ namespace eaglecpp {
 
 class Embedder {
   public:
-    // pooling: none, mean, cls or last. "" selects the pooling that the file names, or mean if the file names no
-    // pooling. Error(value | gguf | unsupported)
+    // pooling: none, mean, cls or last. "" selects the pooling that the file names, or mean if the file names none.
+    // Error(value | gguf | unsupported)
     Embedder(const Target & target, const std::string & pooling);
 
     const char * pooling() const;
@@ -57,12 +57,12 @@ class Embedder {
     bool reads_at_once_ = false;
     enum llama_pooling_type pooling_ = LLAMA_POOLING_TYPE_NONE;
     bool is_in_file_ = false;   // the file names a pooling
-    bool llama_pools_ = false;  // llama.cpp pools, which requires the last row or all rows of a text in one batch
+    bool llama_pools_ = false;  // llama.cpp pools, so one batch must have the last row or all rows of a text
     Vocabulary vocab_;
     int n_values_ = 0, n_max_ = 0;
     int n_texts_max_ = 1;              // maximum number of texts per batch
     int n_rows_of_piece_ = 0;          // rows per batch for texts that are read in pieces
-    int n_rows_max_ = 0, n_room_ = 0;  // n_rows_max_: rows per batch; n_room_: tokens that the context has room for
+    int n_rows_max_ = 0, n_room_ = 0;  // n_rows_max_: rows per batch; n_room_: tokens that fit into the context
     std::vector<Tokens> texts_;
     std::vector<size_t> first_rows_;  // index of each text's first row in the result
     size_t next_ = 0;

@@ -15,8 +15,8 @@ constexpr int n_rows_measured = 65;
 constexpr int n_rows_twice = 8;   // batches up to this size are compared twice
 constexpr int n_before = 24;      // number of rows that are run before the compared rows
 constexpr double ms_slow = 50.0;  // longer steps take longer than building and capturing graphs
-// Number of rows before the compared rows on a GPU, where attention uses other kernels after long texts than after
-// short texts. On the CPU it uses the same kernels (Target).
+// Number of rows before the compared rows on a GPU, where attention uses different kernels after long texts and after
+// short texts. On the CPU it uses the same kernels for both (Target).
 constexpr int n_before_gpu = 600;
 
 class Measurement {
@@ -41,8 +41,8 @@ class Measurement {
     }
 
   private:
-    // Compares all sizes at positions from the last to the first. Larger batches start earlier, so each row is run
-    // alone only once. If a target cannot roll back that far, each batch starts at the first row.
+    // Compares all sizes at positions from the last to the first. Larger batches start at earlier positions, so each
+    // row runs alone only once. If a target cannot roll back that far, each batch starts at the first row.
     void compare_all() {
         for (int n : counts_measured) {
             if (n < n_rows_max_) compare(n, n_rows_max_ - n);
@@ -98,8 +98,8 @@ class Measurement {
         decode(n_before_ + first, n, false);
     }
 
-    // Compares a batch of n rows with the rows run alone. Repeats the batch until its graph is built, so that callers
-    // can learn the batch's time.
+    // Compares a batch of n rows with the same rows run alone. Repeats the batch until its graph is built, so that
+    // callers can learn the batch's time.
     void compare(int n, int last) {
         const int first = target_.model().supports_trees() ? last : 0;
         const bool is_fast = !target_.model().is_cpu() && alone_ms_ < ms_slow;
@@ -118,7 +118,7 @@ class Measurement {
     const Decode & decode_;
     SeqRange range_;
     int n_rows_max_, n_batch_max_, n_before_ = 0;
-    int n_rows_last_ = 0, n_alike_ = 0;  // number of rows of the last batch; number of consecutive batches with it
+    int n_rows_last_ = 0, n_alike_ = 0;  // rows of the last batch; number of consecutive batches of this size
     Tokens tokens_;
     TargetBatch batch_;
     std::vector<float> alone_;

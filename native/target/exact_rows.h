@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Measures which batches of this target are exact, with this context: numbers of rows at which every row has the same
+// Measures which batches of this target are exact with this context: numbers of rows at which every row has the same
 // bits as in a batch of one row. Runs the same tokens at the same positions row by row and as batches, and compares the
-// logits bit by bit. Only such a test covers all kernels that really run, whatever the types, shapes, expert routers
-// and devices.
+// logits bit by bit. Only such a test covers all kernels that really run, for all types, shapes, expert routers and
+// devices.
 #pragma once
 
 #include <functional>
@@ -18,12 +18,12 @@ struct ExactRows {
     double ms = 0.0;
 };
 
-// Runs a batch of the target. `is_prompt` has the meaning of Target::decode. The batch is the `n_alike`-th consecutive
-// batch with its number of rows, counted from 1.
+// Runs a batch of the target. `is_prompt` has the meaning of Target::decode. The batch is number `n_alike` (from 1) of
+// the consecutive batches with its number of rows.
 using Decode = std::function<void(TargetBatch & batch, bool is_prompt, int n_alike)>;
 
-// Measures batches of up to n_rows_max rows, and one batch of n_batch_max rows, of which only the first rows are
-// compared. The conversation must be empty before the call, and is empty after it.
+// Measures batches of up to n_rows_max rows, and one batch of n_batch_max rows. Compares only the first rows of that
+// batch. The conversation must be empty before the call, and is empty after the call.
 ExactRows measure_exact_rows(Target & target, const SeqRange & range, int n_rows_max, int n_batch_max,
                              const Decode & decode);
 

@@ -57,7 +57,7 @@ bool ExtractedLayers::on_eval(ggml_tensor * t, bool ask, void * self) {
     for (size_t i = 0; i < extracted->names_.size(); ++i) {
         if (extracted->names_[i] == t->name) return ask ? true : extracted->copy(t, i);
     }
-    return !ask;  // before a tensor: false skips it; after a tensor: true continues
+    return !ask;  // before a tensor: false skips the tensor; after a tensor: true continues
 }
 
 bool ExtractedLayers::copy(ggml_tensor * t, size_t layer) {

@@ -2,7 +2,7 @@
 // Reads the hidden states at the inputs of chosen blocks k (counted from 0) in every decode. There are three modes:
 //   layer_inp  llama.cpp records the inputs of blocks, for the architectures listed in llama_bridge
 //   cb_eval    the evaluation callback copies the tensors named "l_out-<k-1>", which costs a graph split per layer
-//   states     instead of layers, reads the states for the model's heads for further tokens ("nextn embeddings")
+//   states     reads no layers, but the states for the model's MTP heads ("nextn embeddings")
 //
 // Two values of k are special: k = n_layer is the last block's output before the final norm, and k = n_layer + 1 is the
 // output after the final norm ("result_norm"). Both are always read by cb_eval, and only for output rows, because
@@ -24,8 +24,8 @@ class ExtractedLayers : Pinned {  // the context holds a pointer to it
   public:
     enum class Mode { none, layer_inp, cb_eval, states };
 
-    // Error(unsupported) for layers that this target cannot provide. reads_states: reads the states for heads instead
-    // of layers; Error(unsupported) if this libllama cannot provide these states.
+    // reads_states: reads the states for heads, not layers. Error(unsupported) if this target cannot provide a layer,
+    // or if this libllama cannot provide the states.
     ExtractedLayers(const TargetModel & model, std::vector<int32_t> layers, bool reads_states);
 
     Mode mode() const { return mode_; }
@@ -41,7 +41,7 @@ class ExtractedLayers : Pinned {  // the context holds a pointer to it
     void configure(llama_context_params & params);
     void attach(llama_context * ctx);
 
-    // Call it before each decode of n_rows rows.
+    // Call this function before each decode of n_rows rows.
     void begin(int n_rows);
 
     // Returns the hidden states of the last decode in batch order. The result is valid until the next decode.

@@ -11,7 +11,7 @@
 
 namespace eaglecpp {
 
-// Opens all files of a split model. If the file's name does not follow llama.cpp's pattern, opens only this file.
+// Opens all files of a split model. Opens only this file if its name does not follow llama.cpp's pattern.
 ModelFiles::ModelFiles(const std::string & path) {
     parts_.emplace_back(path);
     // llama.cpp reads this number as a uint16.
@@ -39,7 +39,7 @@ static bool ends_with(const std::string & text, const std::string & end) {
     return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// Checks the numbers that ggml uses, without checks of its own, as indices into tables with one entry per expert.
+// Checks the numbers that ggml uses as indices into tables with one entry per expert. ggml does not check them.
 static void check_expert_numbers(const GgufReader & file, const TensorInfo & table, uint32_t n_experts) {
     std::vector<int32_t> numbers(table.n_bytes / sizeof(int32_t));
     file.read(table, 0, numbers.data(), numbers.size() * sizeof(int32_t));
@@ -50,9 +50,9 @@ static void check_expert_numbers(const GgufReader & file, const TensorInfo & tab
     }
 }
 
-// Tensors that llama.cpp's loader treats as optional, although its graph needs them in blocks with certain other
-// tensors. `tests/architectures/run.py --mutations` found these tensors: it removes each kind of tensor from a model of
-// each architecture.
+// Rules for tensors that llama.cpp's loader treats as optional, although its graph needs them in blocks with certain
+// other tensors. `tests/architectures/run.py --mutations` found these tensors by removing each kind of tensor from a
+// model of each architecture.
 struct Companion {
     std::vector<const char *> archs;   // architectures of this rule; empty = all
     std::vector<const char *> where;   // the rule applies to blocks with all of these tensors
@@ -90,7 +90,7 @@ static void check_companions(const ModelFiles & model, const std::string & arch,
     }
 }
 
-// Checks the type of a weight tensor. If a matrix has a type that ggml only uses internally, ggml calls a missing
+// Checks the type of a weight tensor. For a matrix of a type that ggml uses only internally, ggml would call a missing
 // function.
 static void check_type(const GgufReader & file, const TensorInfo & tensor) {
     if (is_weight_type(tensor.type)) return;
@@ -99,7 +99,7 @@ static void check_type(const GgufReader & file, const TensorInfo & tensor) {
 }
 
 // Returns true for tensors that llama.cpp adds, scales by, convolves or rotates with (see its table of tensors in
-// src/llama-arch.cpp). ggml's CPU backend does these operations only in F32.
+// src/llama-arch.cpp). ggml's CPU backend supports these operations only in F32.
 static bool is_added(const std::string & arch, const std::string & name) {
     // glm5-next only looks up rows of this tensor.
     if (arch == "glm5-next" && ends_with(name, ".indexer_compressor_ape.weight")) return true;
@@ -145,8 +145,7 @@ static std::string shape_of(const TensorInfo & t) {
     return out;
 }
 
-// Checks the LoRA factors of one matrix. Factors of embeddings are transposed, because rows of embeddings are looked
-// up.
+// Checks the LoRA factors of one matrix. Factors of embeddings are transposed, because embeddings are looked up by row.
 static void check_factors(const GgufReader & lora, const ModelFiles & target, const std::string & name,
                           const TensorInfo & a, const TensorInfo & b) {
     const TensorInfo * weight = target.find_tensor(name);
@@ -198,15 +197,15 @@ void check_lora(const GgufReader & lora, const ModelFiles & target) {
     }
 }
 
-// Checks the number of rotated dimensions of one kind of layer. head_size = 0 means that the size is unknown, because
-// the first layers have no attention.
+// Checks the number of rotated dimensions of one kind of layer. head_size is 0 if it is unknown because the first
+// layers have no attention.
 static void check_rotated(const GgufReader & file, const std::string & key, uint32_t n, uint32_t head_size) {
     if (head_size == 0 || (n > 0 && n % 2 == 0 && n <= head_size)) return;
     refuse(file, strf("key '%s' is %u, expected an even number from 2 to the head's %u", key.c_str(), n, head_size));
 }
 
-// Checks the sections of a rotary embedding. Sections divide a position's angle between text, height, width and a
-// fourth dimension. ggml divides by their sum.
+// Checks the sections of a rotary embedding, which divide a position's angle between text, height, width and a fourth
+// dimension. ggml divides by their sum.
 static void check_sections(const GgufReader & file, const std::string & key) {
     const auto values = file.find_ints(key);
     const std::vector<int32_t> sections = values.value_or(std::vector<int32_t>(4, 0));
@@ -254,8 +253,8 @@ CellSize cell_size(const GgufReader & header, const llama_model * model) {
     return out;
 }
 
-// Checks the length of keys. llama.cpp allocates a cache for keys of the stated length, however large, before it
-// notices that the keys have another length.
+// Checks the length of keys. llama.cpp would allocate a cache for keys of any stated length before it notices that the
+// keys have another length.
 static void check_key_length(const ModelFiles & files, const llama_model * model) {
     const GgufReader & header = files.header();
     const std::string key = header.str("general.architecture") + ".attention.key_length";
@@ -271,8 +270,8 @@ static void check_key_length(const ModelFiles & files, const llama_model * model
     }
 }
 
-// Checks the tokens that the tokenizer needs. A SentencePiece vocabulary maps unknown text to byte tokens. If it has no
-// byte tokens, llama.cpp throws.
+// Checks the tokens that the tokenizer needs. A SentencePiece vocabulary maps unknown text to byte tokens. Without byte
+// tokens, llama.cpp throws.
 static void check_tokenizer(const GgufReader & header, const llama_model * model) {
     const llama_vocab * vocab = llama_model_get_vocab(model);
     if (llama_vocab_type(vocab) != LLAMA_VOCAB_TYPE_SPM || !header.has("tokenizer.ggml.merges")) return;

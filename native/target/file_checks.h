@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Checks files for values that llama.cpp accepts while loading, but that make ggml fail when a worker thread computes
-// with them: the process ends, hangs or writes out of bounds. Assertions on worker threads cannot be caught.
+// Checks files for values that llama.cpp accepts while loading, but that make ggml fail on a worker thread. The process
+// would then end, hang or write out of bounds, because assertions on worker threads cannot be caught.
 #pragma once
 
 #include <llama.h>
@@ -27,10 +27,10 @@ class ModelFiles {
     std::vector<GgufReader> parts_;
 };
 
-// Checks the types and sizes of the weights. Call it before the model is loaded. Error(gguf)
+// Checks the types and sizes of the weights. Call this function before the model is loaded. Error(gguf)
 void check_weights(const ModelFiles & model);
 
-// Checks a LoRA adapter. Call it before llama.cpp reads the adapter. Error(gguf | mismatch)
+// Checks a LoRA adapter. Call this function before llama.cpp reads the adapter. Error(gguf | mismatch)
 void check_lora(const GgufReader & lora, const ModelFiles & target);
 
 // Checks the tensor types of an image projector. Error(gguf)
@@ -39,7 +39,7 @@ void check_projector(const GgufReader & projector);
 // Compares the settings of a file with the loaded model. Error(gguf)
 void check_settings(const ModelFiles & files, const llama_model * model);
 
-// Lower bounds of the number of cached values per position, for keys and values of plain attention over all layers.
+// Minimum number of cached values per position, for keys and values of plain attention over all layers.
 struct CellSize {
     double keys = 0, values = 0;
 };

@@ -10,13 +10,13 @@ namespace eaglecpp {
 namespace {
 
 struct HeadRules {
-    bool has_several = false;                // llama.cpp can run more than one head
+    bool has_several = false;                // llama.cpp can run several heads
     bool gives_outputs = false;              // the graph returns only the states of output rows
     bool has_equal_sizes = false;            // llama.cpp asserts that the key length equals the head width
     std::vector<const char *> tensors = {};  // tensors of a block that the graph needs and the loader does not check
 };
 
-// Architectures that were tested with tiny random heads. The values are facts of llama.cpp's src/models/*.cpp.
+// Architectures that were tested with tiny random heads. The rules follow llama.cpp's src/models/*.cpp.
 const std::map<std::string, HeadRules> & all_rules() {
     static const std::map<std::string, HeadRules> rules = {
         {"bailingmoe3", {}},

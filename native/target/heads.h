@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Heads for further tokens (multi-token prediction, MTP; "nextn layers" in llama.cpp). The heads read the model's
-// states and draft tokens. They are the last blocks of the model's file, or in a separate file.
+// Multi-token-prediction heads (MTP; "nextn layers" in llama.cpp). The heads read the model's states and draft tokens.
+// They are the last blocks of the model's file, or they are in a separate file.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ enum class Heads {
     none,
     in_model,   // in the model's file
     alone,      // in a separate file, as written by llama.cpp's converter with --mtp
-    assistant,  // reads the target's keys and values and stores none (Gemma 4)
+    assistant,  // reads the target's keys and values and stores none of its own (Gemma 4)
 };
 
 // Returns the kind of heads in a file.
@@ -26,7 +26,7 @@ Heads heads_of(const GgufReader & file);
 // Returns the architectures with heads that can draft.
 std::vector<std::string> head_architectures();
 
-// Raises Error(unsupported), with the reason, if a model's heads cannot draft. This includes heads with which llama.cpp
+// Raises Error(unsupported), with the reason, if a model's heads cannot draft. Also rejects heads with which llama.cpp
 // would end the process.
 void check_heads(const TargetModel & model);
 

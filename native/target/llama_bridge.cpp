@@ -24,8 +24,8 @@ namespace eaglecpp {
 
 namespace {
 
-// Address of an exported function; null if libllama does not export it. A Symbol converts to a pointer to any type of
-// function.
+// Address of an exported function, or null if libllama does not export the function. A Symbol converts to a pointer to
+// any type of function.
 struct Symbol {
     void * address;
     template <typename F>
@@ -34,8 +34,8 @@ struct Symbol {
     }
 };
 
-// Returns the address of the first name in the list that is exported. A function's names are the plain C name,
-// Itanium's mangled name and Microsoft's mangled name.
+// Returns the address of the first name in the list that is exported. The list has a function's plain C name, Itanium's
+// mangled name and Microsoft's mangled name.
 Symbol find(std::initializer_list<const char *> names) {
     for (const char * name : names) {
         if (void * p = kernels::symbol_next_to((void *)&llama_decode, name)) return {p};
@@ -56,8 +56,8 @@ struct Functions {
     ggml_backend_sched_t (*get_sched)(const llama_context *) =
         find({"_ZNK13llama_context9get_schedEv", "?get_sched@llama_context@@QEBAPEAUggml_backend_sched@@XZ"});
 
-    // Strings, vectors and maps are passed to these functions, so libllama must use the same standard library. GNU's
-    // mangled name says which of its two string types a function returns; LLVM's name is plain.
+    // libllama must use the same standard library, because strings, vectors and maps are passed to these functions.
+    // GNU's mangled name says which of its two string types a function returns. LLVM's name is plain.
 #if defined(_GLIBCXX_USE_CXX11_ABI) && _GLIBCXX_USE_CXX11_ABI && !defined(_GLIBCXX_DEBUG)
     static constexpr const char * tensor_map_name = "_Z29llama_internal_get_tensor_mapB5cxx11PK11llama_model";
 #elif defined(_LIBCPP_VERSION)
@@ -82,7 +82,7 @@ const Functions & llama() {
 
 }  // namespace
 
-// llama.cpp logs parts of lines. GGML_LOG_LEVEL_CONT marks a part that continues the previous line.
+// Joins parts of lines. GGML_LOG_LEVEL_CONT marks a part that continues the previous line.
 static void on_log(ggml_log_level level, const char * text, void *) {
     thread_local std::string line;
     thread_local LogLevel line_level = LogLevel::info;
@@ -109,9 +109,9 @@ void llama_start() {
     std::call_once(once, [] {
         ggml_backend_load_all();
         llama_backend_init();
-        // Installs the hook before ggml decides where weights may be stored. The installation runs in a separate
-        // thread, because it computes with the kernels: a child forked from the calling thread would wait for OpenMP's
-        // threads (base/process.h).
+        // Installs the hook before ggml decides where weights may be stored. A separate thread installs the hook,
+        // because the installation computes with the kernels. A child forked from a thread that has computed would wait
+        // for OpenMP's threads (base/process.h).
         std::thread([] { kernels::status(); }).join();
     });
 }
@@ -256,7 +256,7 @@ std::vector<ggml_backend_dev_t> list_gpus(const std::set<std::string> & lost) {
 }
 
 bool is_on_server(ggml_backend_dev_t device) {
-    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(device);  // null for several devices combined into one
+    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(device);  // null for a device that combines several devices
     return reg && std::strncmp(ggml_backend_reg_name(reg), "RPC", strlen("RPC")) == 0;
 }
 
@@ -270,7 +270,7 @@ std::vector<LostServer> lost_rpc_servers() {
 namespace {
 struct WatchedServers {
     std::mutex mutex;
-    std::vector<std::pair<LostServer, int>> all;  // servers with their pipes; a server is lost once it has a reason
+    std::vector<std::pair<LostServer, int>> all;  // servers with their pipes; a lost server has a reason
 };
 
 WatchedServers & watched_servers() {

@@ -25,7 +25,7 @@ void TargetModel::check_servers() const {
     }
 }
 
-// Sets the parameters for devices and memory. llama.cpp borrows the memory that these parameters point to.
+// Sets the parameters for devices and memory. They point to memory of this object.
 void TargetModel::set_params(const TargetOptions & options) {
     static const std::map<std::string, llama_split_mode> modes = {{"none", LLAMA_SPLIT_MODE_NONE},
                                                                   {"layer", LLAMA_SPLIT_MODE_LAYER},
@@ -213,7 +213,8 @@ ggml_backend_dev_t TargetModel::output_device() const {
     return device && ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU ? device : nullptr;
 }
 
-// llama_supports_gpu_offload() is not used here: it is also true for builds with RPC support, even without a server.
+// llama_supports_gpu_offload() is not used here, because it also returns true for builds with RPC support but no
+// server.
 bool TargetModel::is_cpu() const {
     return !find_device("auto", params_.n_gpu_layers);
 }
@@ -222,8 +223,8 @@ bool TargetModel::has_state() const {
     return llama_model_is_recurrent(model_.get()) || llama_model_is_hybrid(model_.get());
 }
 
-// llama.cpp's MiniMax-M3 finds the blocks of its sparse attention by cell, which only works with one sequence id. With
-// the several ids of a tree, llama.cpp's graph silently uses dense attention (src/models/minimax-m3.cpp).
+// Returns true for llama.cpp's MiniMax-M3. It finds the blocks of its sparse attention by cell, which works only with
+// one sequence id. With the several ids of a tree, its graph silently uses dense attention (src/models/minimax-m3.cpp).
 static bool has_block_attention(const TargetModel & model) {
     return model.arch() == "minimax-m3";
 }

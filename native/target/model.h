@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Holds the target's weights: checks the files, loads them to the devices in the options, and knows the limits of the
-// architecture.
+// Holds the target's weights. Checks the files, loads them to the devices in the options, and describes the limits of
+// the architecture.
 #pragma once
 
 #include <llama.h>
@@ -29,7 +29,7 @@ class TargetModel : Pinned {  // llama.cpp's parameters point into this object
     int n_layer() const { return llama_model_n_layer(get()); }
     // Number of values of an input row for image rows, which replace tokens.
     int n_embd_inp() const { return llama_model_n_embd_inp(get()); }
-    // Number of values of a state that heads for further tokens read.
+    // Number of values of a state that MTP heads read.
     int n_state() const { return llama_model_n_embd_out(get()); }
     const std::string & arch() const { return arch_; }
     std::string meta(const std::string & key) const;
@@ -57,22 +57,22 @@ class TargetModel : Pinned {  // llama.cpp's parameters point into this object
     // Returns true if the target is recurrent or hybrid. Its state cannot be rolled back to an arbitrary row, so it
     // only supports chains.
     bool has_state() const;
-    // Returns why this target only supports chains; "" if it supports trees. Trees need plain attention over one
+    // Returns why this target supports only chains, or "" if it supports trees. Trees need plain attention over one
     // unified cache.
     const char * chains_only() const;
     bool supports_trees() const { return !*chains_only(); }
-    // Returns why no batch of several rows can be trusted to give the bits of batches of one row, even if a measurement
-    // says so; "" if there is no such reason.
+    // Returns why batches of several rows may not have the bits of batches of one row even if a measurement finds equal
+    // bits. Returns "" if there is no such reason.
     const char * never_exact() const;
 
-    // Checks that the host has memory for a context. The check uses a lower bound: the keys and values of plain
+    // Checks that the host has memory for a context. The check compares a lower bound: the keys and values of plain
     // attention. Error(out_of_memory)
     void check_memory(const llama_context_params & p) const;
 
     // Attaches the adapters of the options to a context. Error(unsupported) if llama.cpp rejects them.
     void attach_lora(llama_context * ctx) const;
 
-    // Raises Error(broken) if an RPC server was lost. The lost server's results are zeros from its relay.
+    // Raises Error(broken) if an RPC server was lost, because its relay then returns zeros.
     void check_servers() const;
 
   private:

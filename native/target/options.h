@@ -28,7 +28,7 @@ struct TargetOptions {
     std::string flash_attn = "auto";
     std::string type_k = "auto";  // auto = f16, or f32 if only plain attention is exact on the CPU
     std::string type_v = "auto";
-    bool load_heads = false;  // also load the file's own heads for further tokens ("nextn layers")
+    bool load_heads = false;  // also load the file's own MTP heads ("nextn layers")
     bool use_mmap = true;
     bool use_mlock = false;
     bool offload_kqv = true;
@@ -40,14 +40,14 @@ struct TargetOptions {
     bool separate_caches = false;  // each conversation has a separate cache; disables trees
     int n_draft_max = 64;          // maximum draft nodes per round and conversation
     int n_draft_more = 0;          // additional draft nodes if there is one conversation and no recurrent state
-    bool drafts_forms = false;     // drafts are only tokens that a grammar forces, a few per conversation
+    bool drafts_forms = false;     // all drafts are tokens that a grammar forces, a few per conversation
     int n_leaves_max = 1;          // maximum tree leaves per round and conversation
     std::vector<std::pair<std::string, float>> lora;
     std::function<void()> on_progress;  // called while a model loads and is measured; an exception cancels both
 };
 
-// Calls on_progress and keeps its exception for later, because llama.cpp and an engine that restores a step do not let
-// exceptions pass.
+// Calls on_progress and keeps its exception for later. Exceptions must not pass through llama.cpp, nor through an
+// engine that restores a step.
 class Progress {
   public:
     explicit Progress(const TargetOptions & options) : report_(options.on_progress) {}

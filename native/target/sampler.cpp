@@ -38,7 +38,7 @@ void Sampler::add(llama_sampler * s) {
     llama_sampler_chain_add(chain_.get(), s);
 }
 
-// Builds llama.cpp's chain, with the order and the omissions of llama.cpp's common/sampling.cpp.
+// Builds llama.cpp's chain. The order and the omitted samplers are the same as in llama.cpp's common/sampling.cpp.
 void Sampler::build_chain(const SamplingParams & p, const llama_vocab * vocab, int n_ctx) {
     chain_.reset(llama_sampler_chain_init(llama_sampler_chain_default_params()));
     std::vector<llama_logit_bias> biases;
@@ -83,7 +83,7 @@ void Sampler::build_chain(const SamplingParams & p, const llama_vocab * vocab, i
     }
 }
 
-// Adds llama.cpp's infill sampler. It compares all remaining tokens in pairs, and falls back to the end of the text.
+// Adds llama.cpp's infill sampler, which compares all remaining tokens in pairs and falls back to the end of the text.
 void Sampler::add_infill(const llama_vocab * vocab) {
     fail_if(!vocab || (llama_vocab_eot(vocab) < 0 && llama_vocab_eos(vocab) < 0), ErrorKind::value,
             "infill: expected a vocabulary with an end-of-text token, found none");
@@ -91,8 +91,8 @@ void Sampler::add_infill(const llama_vocab * vocab) {
     add(llama_sampler_init_infill(vocab));
 }
 
-// Adds XTC, temperature and the draw. In a coupled chain these three steps are not part of llama.cpp's chain, because
-// XTC's random decision and the draw use our noise.
+// Adds XTC, temperature and the draw. A coupled chain keeps them out of llama.cpp's chain, because XTC's random
+// decision and the draw use our noise.
 void Sampler::add_draw(const SamplingParams & p) {
     const bool has_xtc = p.xtc_probability > 0.0f;
     const auto temperature = [&] {
@@ -118,11 +118,11 @@ void Sampler::accept_prompt(const Tokens & prompt) {
     }
 }
 
-// Runs the chain over all candidates. is_bound: runs it only over the tokens that the grammar allows.
+// Runs the chain over all candidates. is_bound: runs the chain only over the tokens that the grammar allows.
 Token Sampler::apply(const float * logits, bool is_bound, const Noise & noise) {
     if (only_draws_ && !is_bound) return noise.choose(logits, n_vocab_, 1.0 / coupled_->temperature);
-    // Top-k keeps few tokens of the vocabulary. Finding these tokens first avoids llama.cpp's copy of all logits. Equal
-    // logits are then in index order; llama.cpp's order of equal logits depends on its sort.
+    // If the chain starts with top-k, finds these few tokens first, which avoids llama.cpp's copy of all logits. Equal
+    // logits are then in index order. llama.cpp's order of equal logits depends on its sort.
     const bool can_cut = n_first_ > 0 && n_first_ < n_vocab_ && !is_bound;
     data_.clear();
     if (can_cut) {
@@ -167,10 +167,10 @@ Token Sampler::sample(const float * logits, Pos pos) {
     const Noise noise(coupled_ ? coupled_->seed : 0, pos);
     const Token token = apply(logits, /*is_bound=*/false, noise);
     if (!grammar_) return token;
-    // Most sampled tokens match the grammar, and checking one token costs far less than filtering all tokens. So, like
-    // llama.cpp, this code samples without the grammar first, and samples again if the token does not match. The second
-    // draw must be independent of the first draw: otherwise tokens that only enter the top k through the grammar would
-    // be too frequent.
+    // Like llama.cpp, this code samples without the grammar first, and samples again if the token does not match. Most
+    // sampled tokens match, and checking one token takes far less time than filtering all tokens. The second draw must
+    // be independent of the first draw. Otherwise tokens that only enter the top k through the grammar would be too
+    // frequent.
     if (grammar_->allows(token)) return token;
     return apply(logits, /*is_bound=*/true, noise.second());
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // The sampler with the user's settings: a grammar, then llama.cpp's samplers in llama.cpp's order. Call sample() and
-// accept() once per emitted token, in the order of the text: the random state depends only on the emitted tokens.
+// accept() once per emitted token, in the order of the text, because the random state depends only on the emitted
+// tokens.
 //
 // With rng "coupled", our own code draws the token: the token with the largest sum of logit and noise. The noise
-// depends on seed, position and token (algo/noise.h), so that a drafter can add the same noise. This draw needs no
-// random state. XTC's random decision uses the same noise. Mirostat draws as in llama.cpp.
+// depends on seed, position and token (algo/noise.h), so that a drafter can add the same noise. This draw has no random
+// state. XTC's random decision uses the same noise. Mirostat draws as in llama.cpp.
 #pragma once
 
 #include <llama.h>
@@ -77,20 +78,20 @@ class Sampler {
     // parameters leave no token.
     Token sample(const float * logits, Pos pos);
 
-    // Samples the token from the largest logits of the row. `top` must hold at least n_needed() logits.
+    // Samples the token from the largest logits of the row. `top` must have at least n_needed() logits.
     Token sample(const TopLogits & top, Pos pos);
 
     // Number of largest logits that determine the result of sample(); 0 = all logits.
     int n_needed() const { return plain_greedy_ ? 1 : grammar_ ? 0 : n_first_; }
 
     // Appends the token to the text. is_own: sample() returned this token. Other tokens (from synthetic acceptance) may
-    // violate the grammar; the grammar's state then stays unchanged. Error(grammar) as for sample().
+    // violate the grammar, and then the grammar's state stays unchanged. Error(grammar) as for sample().
     void accept(Token token, bool is_own = true);
 
     // Returns the grammar's matcher for the text; null if there is no grammar.
     GrammarMatcher * grammar() const { return grammar_.get(); }
 
-    // Parameters with which a drafter can predict sample(). Empty if llama.cpp draws the token, or if sample() is
+    // Parameters with which a drafter can predict sample(). Unset if llama.cpp draws the token or if sample() is
     // greedy.
     const std::optional<CoupledSampling> & coupled() const { return coupled_; }
 

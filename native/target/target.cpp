@@ -18,12 +18,12 @@
 
 namespace eaglecpp {
 
-// Number of rows from which ggml's CPU attention works in tiles. Our kernel has no such tiles.
+// Minimum number of rows for which ggml's CPU attention works in tiles. Our kernel has no such tiles.
 static constexpr int n_rows_tiled = 64;
-// Maximum number of cells of all conversations. No machine has memory for more cells, and all positions and padded
-// sizes fit into 32 bits.
+// Maximum number of cells of all conversations. No machine has memory for more, and all positions and padded sizes fit
+// into 32 bits.
 static constexpr int64_t n_cells_max = 1 << 30;
-// Number of prompt rows that share batches with generating conversations: n_batch / slice_share, but at least
+// Number of prompt rows that share batches with generating conversations. It is n_batch / slice_share, but at least
 // n_shared_min and at most n_shared_max.
 static constexpr int slice_share = 4, n_shared_min = 16, n_shared_max = 128;
 
@@ -41,7 +41,7 @@ int n_physical_cores() {
     }
 #endif
     if (!cores.empty()) n_logical = (int)cores.size();
-    // Threads wait for each other, so one thread that the CPU quota stops makes all threads wait.
+    // The CPU quota limits the number of threads. If it stops one thread, all other threads wait for this thread.
     return std::max(1, (int)std::min((double)n_logical, cgroup_cpus()));
 }
 
@@ -72,8 +72,8 @@ Target::Target(TargetOptions options)
         const int n_max = std::max(0, options_.n_ubatch / options_.n_sequences - 2);
         options_.n_draft_max = model_->has_state() ? 0 : std::min(options_.n_draft_max, n_max);
     }
-    // n_draft_more is not used with a recurrent state, because every draft node needs a copy of the state. It is not
-    // used with several conversations, because every draft node needs logits in each conversation.
+    // n_draft_more is used only without a recurrent state, because every draft node would need a copy of the state. It
+    // is used only for a single conversation, because every draft node needs logits in each conversation.
     if (!model_->has_state() && options_.n_sequences == 1 && options_.n_draft_max > 0) {
         options_.n_draft_max += options_.n_draft_more;
     }
@@ -90,7 +90,7 @@ Target::Target(TargetOptions options)
     options_.n_batch = std::max(1, std::min(options_.n_batch, options_.n_ctx));
     n_slice_ = options_.n_batch;
     // A tree must fit into one ubatch, because in llama.cpp a node only sees cells of earlier ubatches and of its own
-    // ubatch. Prompt rows that share a batch with trees must fit into the same ubatch, whatever the size of the trees.
+    // ubatch. Prompt rows that share a batch with trees of any size must fit into the same ubatch.
     const int n_rows_max = options_.n_sequences * (options_.n_draft_max + 1) + n_shared_rows();
     options_.n_batch = std::max(options_.n_batch, n_rows_max);
     const int n_ubatch = std::max(1, std::min(options_.n_ubatch, n_slice_));
@@ -109,7 +109,8 @@ Target::Target(TargetOptions options)
 
 void Target::set_cells() {
     const int n_window = model_->has_state() ? 0 : llama_model_n_swa(model_->get());
-    // llama.cpp reuses cells that have only one id and that a window has passed, so rows would lose their order.
+    // llama.cpp reuses cells that have only one id and that a window has passed. Without more ids, rows would lose
+    // their order.
     const bool keeps_passed = n_window > 0 && options_.n_sequences > 1 && shares_batches() &&
                               4 * (size_t)options_.n_sequences <= llama_max_parallel_sequences();
     cells_ = Cells({options_.n_sequences, options_.n_ctx, options_.n_draft_max,
@@ -121,10 +122,10 @@ void Target::set_cells() {
 }
 
 // Chooses the attention. On the CPU a row must have the same bits in a batch of any size, or drafting would change the
-// text. Our kernel ensures this for the cache types that it reads, and ggml's reference version of flash attention
-// ensures it too. If neither can be used, only plain attention over F32 caches ensures it. Over F16 caches, the product
-// of one row rounds the query and the product of several rows does not, which changes a logit of an 8-bit target by
-// about 0.01.
+// text. Our kernel ensures this for the cache types that it reads, and so does ggml's reference version of flash
+// attention. If neither can be used, only plain attention over F32 caches ensures it. Over F16 caches, the product of
+// one row rounds the query and the product of several rows does not. This changes a logit of an 8-bit target by about
+// 0.01.
 void Target::choose_attention() {
     bool has_kernel = model_->is_cpu() && model_->uses_kernels();
     for (const std::string & type : {options_.type_k, options_.type_v}) {
@@ -150,8 +151,8 @@ llama_context_params Target::context_params() const {
     p.n_seq_max = (uint32_t)cells_.n_seqs();
     p.n_outputs_max =
         (uint32_t)(extracted_layers_->needs_all_outputs() ? options_.n_batch : options_.n_sequences * n_round);
-    p.n_outputs_max_per_seq = (uint32_t)n_round;  // rows of a tree that one id sees; only samplers on devices use this
-    // llama.cpp reserves an output for every sequence id, even for unused ids.
+    p.n_outputs_max_per_seq = (uint32_t)n_round;  // rows of a tree that one id sees; used only by samplers on devices
+    // llama.cpp reserves an output for every sequence id, including unused ids.
     p.n_outputs_max = std::max(p.n_outputs_max, p.n_seq_max);
     p.kv_unified = !options_.separate_caches;
     p.swa_full = true;
@@ -176,7 +177,7 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
     make_context();
     if (!context_.generates()) {
         only_embeds_ = true;
-        // In most embedding models, a position is a row of a table, so the table's size limits the context.
+        // In most embedding models, a position is a row of a table, so the size of the table limits the context.
         const int n_ctx_train = llama_model_n_ctx_train(model_->get());
         if (n_ctx_train > 0) options_.n_ctx = std::min(options_.n_ctx, n_ctx_train);
         context_.free();
@@ -187,7 +188,7 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
         fail(ErrorKind::value, "%s: n_ctx is %d, but this model's table has %lld positions; lower n_ctx",
              options_.path.c_str(), options_.n_ctx, (long long)table->ne[1]);
     }
-    // Only an open context shows whether llama.cpp keeps past states of this architecture.
+    // Whether llama.cpp keeps past states of this architecture is known only after the context is open.
     if (model_->has_state() && options_.n_draft_max > 0 && llama_n_rs_seq(context()) == 0) {
         fail_if(options_.separate_caches, ErrorKind::unsupported,
                 "%s: separate_caches: llama.cpp cannot roll back rejected drafts in the state of this architecture "
@@ -199,14 +200,14 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
     }
     guarded([&] { extracted_layers_->attach(context()); });
     cells_.attach(context());
-    // Devices cannot pick tokens if the very last layer is extracted, because extracting it requires the output of
-    // every prompt row.
+    // If the very last layer is extracted, every prompt row needs an output, and devices cannot pick tokens.
     ggml_backend_dev_t device = extracted_layers_->needs_all_outputs() ? nullptr : model_->output_device();
     // On an RPC server, each row's picks would need a round trip over the network.
     picks_ = DevicePicks(device && is_on_server(device) ? nullptr : device, vocab_.size());
     picks_.attach(context());
     if (extracted_layers_->mode() == ExtractedLayers::Mode::cb_eval) {
-        // This trial run shows now, not in the middle of a text, whether the graph names its layers.
+        // This trial run finds out now whether the graph names its layers. Without it, the error would come in the
+        // middle of a text.
         TargetBatch probe;
         probe.add(0, 0, cells_.seqs(0), true);
         decode(probe);

@@ -2,9 +2,9 @@
 // The target: decodes batches of rows and returns logits and hidden states. Separate classes hold its weights, context,
 // tokens, cells and device picks.
 //
-// Loading takes two calls, the constructor and open_context(). The drafter's file decides which layers to extract, and
-// the context needs these layers when it is created. So the caller checks that drafter and target match between the two
-// calls.
+// Loading takes two calls: the constructor and open_context(). The caller checks between the two calls that drafter and
+// target match. The reason: the drafter's file decides which layers to extract, and the context needs these layers when
+// it is created.
 #pragma once
 
 #include <llama.h>
@@ -39,8 +39,7 @@ class Target {
     std::shared_ptr<const TargetModel> weights() const { return model_; }
     // Returns the target's context. An assistant head reads the target's keys and values from this context.
     llama_context * context() const { return context_.get(); }
-    // Returns true for an embedding model, which reads a text in one batch. An embedding model's target has no context
-    // and cannot decode.
+    // Returns true for an embedding model that reads a text in one batch. Its target has no context and cannot decode.
     bool only_embeds() const { return only_embeds_; }
     // Raises Error(unsupported) for an embedding model.
     void check_generates() const {
@@ -53,11 +52,11 @@ class Target {
 
     int n_ctx() const { return options_.n_ctx; }
     int n_batch() const { return options_.n_batch; }
-    // n_slice() is the number of prompt rows per step, and n_prompt_rows() is the number of prompt rows per batch
-    // within a step. Both numbers follow the configuration, whatever a drafter needs.
+    // n_slice() is the number of prompt rows per step. n_prompt_rows() is the number of prompt rows per batch within a
+    // step. Both numbers follow the configuration and do not depend on a drafter.
     int n_slice() const { return n_slice_; }
     int n_prompt_rows() const { return n_prompt_rows_; }
-    // Number of prompt rows in a batch with generating conversations, which wait for these rows; 0 = prompts and
+    // Number of prompt rows in a batch with generating conversations, which wait for these rows. 0 = prompts and
     // generating conversations never share a batch.
     int n_shared_rows() const;
     const char * extraction_mode() const { return extracted_layers_->mode_name(); }
@@ -65,24 +64,25 @@ class Target {
     // Memory of the context and the model, by kind; empty if libllama does not report it.
     std::vector<MemoryUse> memory() const { return context_.memory(); }
 
-    // Returns true if this target has a recurrent state from which llama.cpp cannot remove rows. After a rejection the
-    // state is restored from a copy made before the drafts, and the accepted rows must be run again.
+    // Returns true if this target has a recurrent state from which llama.cpp cannot remove rows. After a rejection, the
+    // state is restored from a copy made before the drafts, and the accepted rows must run again.
     bool copies_states() const { return copies_states_; }
     // Returns true if cells keep their order when the rejected nodes of a tree are removed. The rejected nodes of a
     // chain never change the order.
     bool keeps_order() const { return adds_in_order_; }
-    // Returns true if our kernels compute every row. According to all measurements, a row's bits then do not depend on
-    // how rows are divided into batches.
+    // Returns true if our kernels compute every row. In all measurements, a row's bits then did not depend on how rows
+    // were divided into batches.
     bool rounds_alike() const { return model_->uses_kernels() && has_own_attention_; }
     // Returns true if conversations can share batches with any mix of rows, and share the cells of a common prefix.
     bool shares_batches() const { return model_->supports_trees() && !options_.separate_caches; }
 
     // Returns true if the cells of a conversation can be saved and restored. This is impossible for targets whose
-    // sparse attention numbers its blocks by cell: after a restore it would find other blocks.
+    // sparse attention numbers its blocks by cell, because it would find other blocks after a restore.
     bool can_save_rows() const { return model_->supports_trees() || model_->has_state(); }
 
-    // Call it before a batch of n_rows prompt rows. If attention works in tiles, closes the gaps that rejected nodes
-    // left, because gaps would shift the borders of the tiles. Returns false if the gaps cannot be closed.
+    // Call this function before a batch of n_rows prompt rows. If attention works in tiles, closes the gaps that
+    // rejected nodes left, because gaps would shift the borders of the tiles. Returns false if the gaps cannot be
+    // closed.
     bool prepare_prompt(const SeqRange & range, int n_rows);
 
     // Sets the number of threads for later decodes.
@@ -99,7 +99,7 @@ class Target {
     // the decode failed.
     HiddenStates hidden_states();
 
-    // Returns true if prompt rows need outputs. This is so if the very last layer is extracted, because its hidden
+    // Returns true if prompt rows need outputs, which is the case if the very last layer is extracted: its hidden
     // states exist only for output rows.
     bool needs_all_outputs() const { return extracted_layers_->needs_all_outputs(); }
     // Returns true if the last block computes all rows, including rows without output. This can change how rows are

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Collects the rows for one decode of the target. A tree becomes a batch through sequence ids: one id per leaf. Every
-// node has the ids of the leaves below it. llama.cpp's mask compares position and sequence, so a node sees exactly its
-// ancestors (llama.cpp src/llama-kv-cache.cpp, set_input_kq_mask). Rows keep their order: row i of the batch has logits
-// row i and hidden-state row i.
+// Collects the rows for one decode of the target. In a batch, a tree has one sequence id per leaf, and every node has
+// the ids of the leaves below it. llama.cpp's mask compares position and sequence, so a node sees exactly its ancestors
+// (llama.cpp src/llama-kv-cache.cpp, set_input_kq_mask). Rows keep their order: row i of the batch has logits row i and
+// hidden-state row i.
 #pragma once
 
 #include <llama.h>
@@ -13,8 +13,7 @@
 
 namespace eaglecpp {
 
-// Sequence ids of one conversation: [first, first + count). Each of these ids always contains the whole committed
-// prefix.
+// Sequence ids of one conversation: [first, first + count). Each of these ids contains the whole committed prefix.
 struct SeqRange {
     llama_seq_id first = 0;
     int count = 1;
@@ -27,18 +26,17 @@ class TargetBatch {
     void clear();
     int n_rows() const { return (int)tokens_.size(); }
 
-    // Adds a row. seqs: the sequence ids that see this row. state: the state that a head for further tokens reads
-    // together with the token. Either all rows of a batch have a state or none. `state` must stay valid until the batch
-    // has been run.
+    // Adds a row. seqs: the sequence ids that see this row. state: the state that an MTP head reads together with the
+    // token. In a batch, all rows have a state or no row has a state. `state` must stay valid until the batch has run.
     void add(Token token, Pos pos, const std::vector<llama_seq_id> & seqs, bool output, const float * state = nullptr);
 
     // Adds a committed row, which all ids of the conversation see.
     void add(Token token, Pos pos, const SeqRange & range, bool output, const float * state = nullptr);
 
     // Adds a committed row of an image: n values instead of a token. Rows of images and rows of tokens cannot share a
-    // batch. is_whole: the image's rows see each other in both directions. `values` must stay valid until the batch has
-    // been run. y, x: the row's position in the image, counted from `pos`; ignored by targets that number image rows
-    // like text.
+    // batch. is_whole: the image's rows see each other in both directions. y, x: the row's position in the image,
+    // counted from `pos`; ignored by targets that number image rows like text. `values` must stay valid until the batch
+    // has run.
     void add_image_row(const float * values, int n, Pos pos, Pos y, Pos x, const SeqRange & range, bool output,
                        bool is_whole);
     bool is_causal() const { return is_causal_; }
@@ -47,7 +45,7 @@ class TargetBatch {
     // batch. Error(value) if the tree has more leaves than the conversation has ids.
     int add_tree(const DraftTree & tree, Pos pos, const SeqRange & range);
 
-    // Pads the batch with n rows. The new rows are rejected children of the last row, and are removed together with the
+    // Pads the batch with n rows. They are rejected children of the last row, and are removed together with the
     // rejected rows of its conversation. They repeat the last row's token, so a mixture of experts reads few additional
     // experts.
     void pad(int n);
@@ -70,8 +68,8 @@ class TargetBatch {
     std::vector<llama_seq_id *> seq_ptrs_;
 };
 
-// Assigns a leaf to each id of the conversation, as an index into tree.leaves(). The first ids get one leaf each; all
-// other ids get leaf 0.
+// Assigns a leaf to each id of the conversation, as an index into tree.leaves(). The first ids get one leaf each, and
+// all other ids get leaf 0.
 std::vector<int> leaf_of_seq(int n_leaves, const SeqRange & range);
 
 }  // namespace eaglecpp

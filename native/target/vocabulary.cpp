@@ -16,7 +16,7 @@
 
 namespace eaglecpp {
 
-// Returns a value that is made at the first call. If two threads make the value at the same time, both results are
+// Returns a value that is made at the first call. Two threads may make the value at the same time; both results are
 // equal.
 template <typename T, typename Make>
 static std::shared_ptr<const T> made_once(std::shared_ptr<const T> & kept, Make && make) {
@@ -52,18 +52,17 @@ struct TextPart {
     Token token;
 };
 
-// Finds the special tokens of a text. The time is linear in the text's length; llama.cpp's time is quadratic in the
-// number of matches.
+// Finds the special tokens of a text in linear time. llama.cpp's time is quadratic in the number of matches.
 class SpecialTokens {
   public:
     explicit SpecialTokens(const llama_vocab * vocab);
 
-    // Returns false if the tokenizer adds something to a part of a text depending on its other parts.
+    // Returns false if the tokenizer adds something to a part of a text that depends on its other parts.
     bool knows_parts() const { return knows_parts_; }
 
     // Splits a text as llama.cpp's tokenizer_st_partition does. The parts between special tokens are tokenised
-    // independently, so the tokens of a text are the concatenation of its parts' tokens. Returns nullopt if there are
-    // more than n_max special tokens.
+    // independently, so the tokens of a text are the concatenation of its parts' tokens. Returns nullopt if the text
+    // has more than n_max special tokens.
     std::optional<std::vector<TextPart>> parts(std::string_view text, bool parse_special, size_t n_max) const;
 
   private:
@@ -100,7 +99,7 @@ std::optional<std::vector<TextPart>> SpecialTokens::parts(std::string_view text,
                                                           size_t n_max) const {
     std::vector<TextPart> parts, next;
     if (!text.empty()) parts.push_back({0, text.size(), -1});
-    // Most special tokens do not occur in a text. A set of all pairs of neighbouring bytes in the text excludes these
+    // Most special tokens do not occur in a text. The set of all pairs of neighbouring bytes in the text excludes these
     // tokens.
     std::bitset<1 << 16> pairs;
     const auto pair = [](std::string_view s, size_t i) {
@@ -142,13 +141,13 @@ std::optional<std::vector<TextPart>> SpecialTokens::parts(std::string_view text,
 }
 
 // The pre-tokenizers of many models (Mistral, DeepSeek, GPT-4o) use std::regex, which recurses at least once per
-// matched character and needs 335 bytes of stack for each character (measured). A word of 50,000 letters would overflow
+// matched character. It needs 335 bytes of stack for each character (measured). A word of 50,000 letters would overflow
 // a normal stack and end the process.
 static constexpr size_t n_stack_per_char = 2048;
 static constexpr size_t n_stack_default = 1 << 22;
 static constexpr size_t n_stack_max = (size_t)1 << 32;
 
-// Returns the length of the longest run of characters without a line break, or of white space. No pattern matches more
+// Returns the length of the longest run of white space, or of characters without a line break. No pattern matches more
 // than one such run.
 static size_t longest_run(const std::string & text) {
     size_t longest = 0, line = 0, blank = 0;
@@ -161,7 +160,7 @@ static size_t longest_run(const std::string & text) {
     return longest;
 }
 
-// Runs f on a stack that the text cannot overflow.
+// Runs f on a stack that is large enough for the text.
 static void on_stack_for(const std::string & text, const std::function<void()> & f) {
     if (text.size() * n_stack_per_char <= n_stack_default) return f();
     const size_t n_run = longest_run(text), n_stack = 2 * n_run * n_stack_per_char;
@@ -190,9 +189,9 @@ static Tokens tokens_of(const llama_vocab * vocab, const std::string & text, boo
     });
 }
 
-// Returns true if the beginning of a text shows that the text has more than n_max tokens: in most texts a token has
-// fewer than 16 bytes. The rest of the text may change a few of the last tokens of this beginning, but hardly ever
-// across a line end.
+// Returns true if the beginning of a text shows that the text has more than n_max tokens. In most texts a token has
+// fewer than 16 bytes. The rest of the text may change the last few tokens of this beginning, but hardly ever across a
+// line end.
 static bool exceeds(const llama_vocab * vocab, const std::string & text, bool parse_special, size_t n_max) {
     const size_t n_sure = n_max + 16;
     for (size_t n_bytes = 16 * n_sure; n_bytes < text.size(); n_bytes *= 4) {
@@ -204,7 +203,7 @@ static bool exceeds(const llama_vocab * vocab, const std::string & text, bool pa
     return false;
 }
 
-// Checks the tokens that tokenizers add around a text. llama.cpp asserts that they exist.
+// Checks the tokens that tokenizers add around a text. llama.cpp asserts that these tokens exist.
 static void check_borders(const llama_vocab * vocab) {
     const bool is_wpm = llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_WPM;
     const auto check = [](bool is_needed, Token token, const char * key) {
