@@ -27,14 +27,15 @@ STRATEGIES = ("chain:4", "tree:k=3,depth=4,nodes=8", "auto")
 
 
 def same_text(folder: Path, kernels: str) -> None:
-    # ggml's own kernels compute a single row differently than a batch, so only exact batch sizes may be used
+    # ggml's own kernels compute a single row differently from a row in a batch. So only exact batch sizes are
+    # allowed.
     exact = "on" if kernels == "off" else "auto"
     pair = (folder / "demo-target.gguf", folder / "demo-draft.gguf")
     options = {"n_ctx": 512, "kernels": kernels, "exact": exact, "planner_cache": False}
     with eaglecpp.Engine.open(*pair, **options) as engine:
         n_tokens = n_accepted = 0
         for question, answer in KNOWN.items():
-            # the demo model is so confident that only a high temperature changes its choices
+            # The demo model is so confident that only a high temperature changes its choices.
             for temperature in (0.0, 4.0):
                 sampling = {"temperature": temperature, "top_p": 1.0, "min_p": 0.0, "seed": 1}
                 asked = [{"role": "user", "content": question}]

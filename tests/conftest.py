@@ -41,10 +41,10 @@ def pytest_configure(config: pytest.Config) -> None:
     keeps a test from reading what the planner learned in another test.
     """
     os.environ["EAGLECPP_PLANNER_CACHE"] = "0"
-    # without a deadline, because a busy machine must not fail a test
+    # There is no deadline, because a busy machine must not fail a test.
     hypothesis.settings.register_profile("busy", deadline=None)
     hypothesis.settings.load_profile("busy")
-    # A shell's background jobs ignore Ctrl+C, and the processes that a test starts would inherit this.
+    # Background jobs of a shell ignore Ctrl+C, and processes that a test starts would inherit this setting.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     real = socket.socket.connect
@@ -74,7 +74,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
         pytest.fail(f"not done after {limit:g} s")
 
     before = signal.signal(signal.SIGALRM, fail)
-    signal.setitimer(signal.ITIMER_REAL, limit, limit)  # the signal repeats, for a teardown that also hangs
+    # the signal repeats, in case the test's teardown hangs too
+    signal.setitimer(signal.ITIMER_REAL, limit, limit)
     try:
         return (yield)
     finally:

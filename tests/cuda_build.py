@@ -130,7 +130,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     site, libraries = build(args.architecture)
-    # adds the CUDA build to the extension that was built against the CPU wheel
+    # The CUDA build is added to the extension, which was built against the CPU wheel.
     cuda = {"PYTHONPATH": str(site), "LD_LIBRARY_PATH": paths(*libraries)}
     facts = json.loads(output_of("doctor", "--json", **cuda))
     assert any("CUDA : ARCHS" in part for part in facts["features"]), "this is not a build with CUDA"
@@ -140,7 +140,7 @@ def main() -> None:
     assert "number of items" in text
     for draft in (PAIR / "demo-draft.gguf", *(ROOT / "tests" / "fixtures").glob("demo-d*.gguf")):
         assert output_of(*answer, "--draft", draft, "--strategy", "chain:3", **cuda) == text, draft
-    # now the driver is missing
+    # The CUDA driver is missing from here on.
     (libraries[-1] / "libcuda.so.1").unlink()
     assert "libcuda.so.1" in output_of("doctor", code=1, **cuda)
 

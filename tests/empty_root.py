@@ -46,7 +46,7 @@ class Root:
         }
         command = ["debootstrap", "--variant=minbase", "--include=ca-certificates", SUITE, str(folder)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        # network settings of this machine: host names, certificates, and pip's index
+        # These files hold the network settings of this machine: host names, certificates, and pip's index.
         for name in ("/etc/resolv.conf", CERTIFICATES):
             shutil.copy(name, folder / name.lstrip("/"))
         own = {key: text for key, text in os.environ.items() if text == CERTIFICATES}

@@ -20,7 +20,7 @@ def stale(log: str) -> list[str]:
     --raw --no-abbrev --format=commit %s`.
     """
     seen: dict[str, set[str]] = defaultdict(set)
-    n_back: list[tuple[str, int]] = []  # (subject, number of files set back) of each commit
+    n_back: list[tuple[str, int]] = []  # (subject, number of files set back) for each commit
     for line in log.splitlines():
         if line.startswith("commit "):
             n_back.append((line.removeprefix("commit "), 0))

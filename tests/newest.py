@@ -23,10 +23,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "llama-cpp-python"
-# Number of times that each file names the pinned version.
+# The files that name the pinned version, with the number of times.
 PINS = {"pyproject.toml": 2, "native/cmake/llama.cmake": 1}
-# Number of times that each file names the commit of the release's ggml. Only the built library reports this
-# commit.
+# The files that name the commit of the release's ggml, with the number of times. Only the built library
+# reports this commit.
 COMMITS = {"eaglecpp/_extension.py": 1, "native/ggml_hook/hook.cpp": 1, "tests/unit/test_extension.py": 4}
 LIBRARIES = "import importlib.util as u, os; print(os.path.dirname(u.find_spec('llama_cpp').origin) + '/lib')"
 COMMIT = (

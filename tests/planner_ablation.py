@@ -74,7 +74,7 @@ def measure(programs: list[Path], n_seeds: int, rule: int = -1) -> Runs:
     running = [subprocess.Popen(c, stdout=subprocess.PIPE, text=True, env=environment) for c in commands]
     found: Runs = defaultdict(list)
     for i, process in enumerate(running):
-        # the program prints the curves first, with a header
+        # The second program prints a header, which is left out.
         for line in process.communicate()[0].splitlines()[i:]:
             fields = line.split("\t")
             name, values = (", ".join(fields[:3]), fields[3:6]) if i else (fields[0], fields[1:])

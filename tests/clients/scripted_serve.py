@@ -49,7 +49,8 @@ def resolve(model: Any, request: of_server.ServedRequest) -> Any:
     """Replaces `eaglecpp.server.answer.resolve`, and adds a grammar for the scripted answer to the
     request.
     """
-    if request.json_schema is None:  # the model itself answers, for example to a request for a title
+    # With a JSON schema, the model itself answers, for example a request for a title.
+    if request.json_schema is None:
         grammar = f"root ::= {json.dumps(answered(request))}"
         request = replace(request, grammar=grammar, may_call=False)
     return RESOLVE(model, request)

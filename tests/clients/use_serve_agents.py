@@ -48,7 +48,8 @@ class Client:
 
     @property
     def path(self) -> Path:
-        return min(MODULES.glob(self.program), key=lambda path: len(str(path)))  # not a variant's path
+        # the shortest path is the program itself, not a variant of it
+        return min(MODULES.glob(self.program), key=lambda path: len(str(path)))
 
 
 BARE = ("--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check")

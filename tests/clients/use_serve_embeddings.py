@@ -32,7 +32,7 @@ TEXTS = [
     "Interest rates rose again in March.",
     "Bake the bread for forty minutes.",
 ]
-ASKED = "How long does a loaf stay in the oven?"  # the question shares no word with the third text
+ASKED = "How long does a loaf stay in the oven?"  # this question and the third text have no word in common
 
 
 def same(found: object, expected: np.ndarray) -> None:
@@ -48,7 +48,7 @@ with tempfile.TemporaryDirectory() as folder:
     theirs = np.array(llama_cpp.Llama(str(path), embedding=True, verbose=False).embed(TEXTS, normalize=True))
     with serving(model=str(path)) as url:
         with openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=300, max_retries=0) as client:
-            # without encoding_format, the openai client requests base64
+            # Without encoding_format, the openai client requests base64.
             for encoding in ({}, {"encoding_format": "float"}):
                 answer = client.embeddings.create(model=MODEL, input=TEXTS, **encoding)
                 same([one.embedding for one in answer.data], theirs)

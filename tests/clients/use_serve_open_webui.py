@@ -25,7 +25,7 @@ from serving import MODEL, serving
 from helpers.serve_process import free_port
 
 BROWSER = os.environ.get("EAGLECPP_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-START_S = 900  # seconds; Open WebUI imports many packages at its start
+START_S = 900  # maximum seconds for the start, at which Open WebUI imports many packages
 WAIT_MS = 300_000
 OFF = ("WEBUI_AUTH", "ENABLE_VERSION_UPDATE_CHECK", "ENABLE_TITLE_GENERATION", "ENABLE_TAGS_GENERATION",
        "ENABLE_FOLLOW_UP_GENERATION", "ENABLE_AUTOCOMPLETE_GENERATION", "ANONYMIZED_TELEMETRY")  # fmt: skip
@@ -48,7 +48,7 @@ def web_ui(url: str, *, over_openai: bool) -> Iterator[str]:
             "OPENAI_API_BASE_URL": f"{url}/v1",
             "OPENAI_API_KEY": "x",
             "DEFAULT_MODELS": MODEL,
-            "RAG_EMBEDDING_ENGINE": "ollama",  # with the default engine, Open WebUI would download a model
+            "RAG_EMBEDDING_ENGINE": "ollama",  # with its default engine, Open WebUI would download a model
             "OFFLINE_MODE": "True",
             "HF_HUB_OFFLINE": "1",
             "DO_NOT_TRACK": "True",
@@ -95,7 +95,7 @@ with serving() as url, sync_playwright() as tools:
         with web_ui(url, over_openai=over_openai) as address:
             page = browser.new_page(viewport={"width": 1200, "height": 900})
             page.goto(address, timeout=WAIT_MS)
-            news = page.get_by_role("dialog")  # the dialog with the release notes of this version
+            news = page.get_by_role("dialog")  # this dialog shows the release notes of this version
             expect(news).to_be_visible(timeout=WAIT_MS)
             news.get_by_role("button").last.click()
             expect(news).to_be_hidden(timeout=WAIT_MS)

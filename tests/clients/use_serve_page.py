@@ -35,7 +35,7 @@ NEW = "Control+Shift+O"
 AXE = Path(sys.prefix, "node_modules", "axe-core", "axe.min.js").read_text(encoding="utf-8")
 
 
-# Steps
+# Helper functions that use the page
 
 
 def press(page: Page, name: str, which: int = 0) -> None:
@@ -105,7 +105,7 @@ def check(page: Page, where: str) -> None:
         assert not found, f"{where}, {scheme}: {found}"
 
 
-# Display
+# Tests of what the page shows
 
 
 def use_keyboard_only(page: Page) -> None:
@@ -156,7 +156,7 @@ def edit_and_go_back(page: Page) -> None:
     expect(turns.first).to_contain_text(QUESTION)
     expect(turns).to_have_count(len(before))
     press(page, "Regenerate", -1)
-    # the three answers: the original, the answer side by side, and the new answer
+    # The three answers are the original, the answer side by side, and the new answer.
     expect(page.get_by_text("3 of 3")).to_be_visible(timeout=120_000)
     wait(page)
     press(page, "Copy")
@@ -278,7 +278,7 @@ def repeat(page: Page) -> None:
     assert max(slow.values()) < 10_000 and not slow["lost"], slow
 
 
-# Storage
+# Tests of stored conversations
 
 
 def keep_conversations(page: Page) -> None:
@@ -372,7 +372,7 @@ def read_what_was_kept(page: Page) -> None:
     expect(page.locator(".acc")).to_have_text("x")
 
 
-# Questions
+# Tests of questions
 
 
 def attach(page: Page) -> None:
@@ -767,7 +767,7 @@ with serving() as url, sync_playwright() as tools:
     page.set_viewport_size({"width": 1100, "height": 800})
     read_what_was_kept(page)
     repeat(page)
-    # leaves out the failures of requests that this script aborted above
+    # Requests that this script aborted above are not faults.
     faults = [one for one in faults if "ERR_FAILED" not in one]
     assert not faults, faults
     foreign = [one for one in asked if not one.startswith((url, "data:", "blob:"))]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from eaglecpp.convert import keys
 
-# the converter copies these keys from the target instead of declaring their names
+# The converter does not declare the names of these keys, because it copies the keys from the target.
 DRAFT = Path(__file__).parents[2] / "native" / "draft"
 FROM_THE_TARGET = {"tokenizer.ggml.token_type"}
 

@@ -59,7 +59,8 @@ def callables() -> list[tuple[str, Any, ast.FunctionDef]]:
     ("label", "function", "node"), callables(), ids=lambda x: x if isinstance(x, str) else ""
 )
 def test_argument_names(label: str, function: Any, node: ast.FunctionDef) -> None:
-    # nanobind puts the signature into the docstring's first line, and names unnamed arguments arg, arg0, ...
+    # nanobind writes the signature into the first line of the docstring. It calls unnamed arguments arg,
+    # arg0, ...
     first = (inspect.getdoc(function) or "").splitlines()[0]
     native = re.findall(r"(\w+)(?=:)", re.sub(r"\[[^\]]*\]", "", first))
     stub = [argument.arg for argument in node.args.args if argument.arg != "self"]

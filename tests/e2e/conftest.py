@@ -63,7 +63,7 @@ def start(tmp_path: Path) -> Start:
         command = [COMMAND, *(str(arg) for arg in args)]
         pipe = subprocess.PIPE
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        # bufsize 0: `communicate` must also return the bytes that an earlier `read` left in the pipe
+        # With a buffer, `communicate` would not return bytes that an earlier `read` left in the pipe.
         options |= {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "bufsize": 0}
         return subprocess.Popen(command, cwd=tmp_path, env=environment, **options)
 

@@ -20,11 +20,12 @@ from helpers.command import COMMAND
 from helpers.models import Models
 from helpers.terminal import CTRL_C, CTRL_D, ENTER, TAB, Terminal
 
-# Python warns about forks in processes with threads; the child runs another program at once
+# Python warns about forks in processes with threads. This child process is safe, because it runs another
+# program at once.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 Open = Callable[..., Terminal]
-CHAIN = ("--strategy", "chain:3")  # the drafts of `auto` depend on the clock
+CHAIN = ("--strategy", "chain:3")  # a fixed strategy, because the drafts of `auto` depend on the clock
 SHORT = ("--temp", "0", "-t", "1", "--ctx-size", "2048", "--max-repeats", "0")
 
 
@@ -163,7 +164,7 @@ def test_tab_completes_commands_parameters_and_files(chat: Open, tmp_path: Path)
 
 
 def test_no_key_in_any_state_ends_the_prompt(chat: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("VISUAL", "EDITOR"):  # the editor that Ctrl+G starts
+    for variable in ("VISUAL", "EDITOR"):  # Ctrl+G starts the editor in these variables
         monkeypatch.setenv(variable, "true")
     states = {"empty": "", "typed": "hel", "menu": "/se", "chosen in the menu": "/se\t"}
     states |= {"search": "\x12hel", "search without a match": "\x12xyz", "lines": "one\x1b\rtwo"}

@@ -13,7 +13,7 @@ from typing import Any
 from helpers.command import Cli, Start
 from helpers.models import Models
 
-ONE_THREAD = ("-c", "512", "-t", "1")  # more threads would wait for each other on a busy machine
+ONE_THREAD = ("-c", "512", "-t", "1")  # several threads would wait for each other on a busy machine
 GREEDY = ("--temp", "0", *ONE_THREAD)
 
 
@@ -30,7 +30,7 @@ def test_json_is_one_object_of_four_keys_and_text_ends_with_one_newline(cli: Cli
     assert list(result) == ["text", "tokens", "finish_reason", "timings"]
     assert (len(result["tokens"]), result["finish_reason"]) == (16, "length")
     assert result["timings"]["plan"]["strategy"] == "auto" and done.stderr == ""
-    # a fixed strategy, because `auto` depends on the clock
+    # The strategy is fixed, because the drafts of `auto` depend on the clock.
     drafted = as_json(cli(*same, "--json", "--strategy", "chain:3"))
     assert drafted["timings"]["draft_n"] > 0 and drafted["tokens"] == result["tokens"]
     done = cli(*same)

@@ -47,7 +47,7 @@ def test_the_answer_of_a_hostile_model_is_shown_as_text(hostile: Path, tmp_path:
 
 
 def test_the_metadata_of_a_hostile_model_are_shown_as_text(hostile: Path, tmp_path: Path) -> None:
-    words = EVIL.replace("\r", "")  # "\r" would end a line of the Modelfile
+    words = EVIL.replace("\r", "")  # a "\r" would end a line of the Modelfile
     (tmp_path / "Modelfile").write_text(
         f"FROM {hostile}\nTEMPLATE {words}{{{{ .Prompt }}}}\nSYSTEM {words}\nLICENSE {words}\n"
         f"PARAMETER stop {words}\nMESSAGE user {words}\nMESSAGE assistant {words}\n",

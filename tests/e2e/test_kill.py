@@ -26,7 +26,7 @@ def test_processes_share_one_store(hub: HubServer, models: Models, home: Path, t
     (tmp_path / "Modelfile").write_text(f"FROM {models.target}\nDRAFT {models.draft}\n", encoding="utf-8")
     first = started(tmp_path, "create", "last")
     assert (first.communicate()[1], first.returncode)[1] == 0
-    # content that differs from the stored file, which would need no download
+    # The hub's content differs from the stored file. Equal content would need no download.
     served = models.target.read_bytes() + b"from the hub"
     hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": served, "system": b"s"})
     hub.faults.bytes_per_s = 4_000_000

@@ -19,7 +19,7 @@ from helpers.lora import write_lora
 from helpers.models import Models
 from helpers.tiny_projector import N_ROWS, make_image, make_projector
 
-CHAIN = ("--strategy", "chain:3")  # the drafts of `auto` depend on the clock
+CHAIN = ("--strategy", "chain:3")  # a fixed strategy, because the drafts of `auto` depend on the clock
 SHORT = ("-n", "12", "--temp", "0", "--ctx-size", "512", "-t", "1")
 
 
@@ -97,7 +97,7 @@ SLOW = {"gguf", "llguidance", "huggingface_hub", "requests", "tqdm"}
     ("commands", "slow"),
     [
         (QUICK, SLOW | {"numpy", "llama_cpp", "eaglecpp._core"}),
-        # lines for a model whose template is a Jinja template
+        # This command is for a model with a Jinja template.
         (
             [["run", "tiny", "hello", *SHORT]],
             SLOW

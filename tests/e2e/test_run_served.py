@@ -36,7 +36,7 @@ from helpers.terminal import CTRL_C, ENTER, Terminal
 
 Server = subprocess.Popen[bytes]
 ASK = ("run", "tiny", "hello there", "-n", "24", "--strategy", "chain:3")
-# an answer that takes many seconds, up to the end of the context
+# This answer takes many seconds, because it only ends at the end of the context.
 ENDLESS = ("run", "tiny", "hello", "--ignore-eos", "--temp", "0", "--no-draft", "--max-repeats", "0")
 
 
@@ -323,7 +323,7 @@ def test_a_remote_server_is_reached_through_the_environments_proxy(
 ) -> None:
     with other_program("127.0.0.1") as (proxy, seen), other_program("127.0.0.1") as (port, keys):
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy}")
-        with pytest.raises(ServerRefusedError, match="status 404"):  # the status of the proxy's answer
+        with pytest.raises(ServerRefusedError, match="status 404"):  # the proxy answers with this status
             request("http://box.invalid:11434", "GET", "/api/version")
         request(f"http://127.0.0.1:{port}", "GET", "/api/version", key="schl\u00fcssel").close()
         monkeypatch.setenv("no_proxy", "box.invalid")

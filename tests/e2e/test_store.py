@@ -12,7 +12,7 @@ from helpers.command import Cli
 from helpers.hub_server import HubServer
 from helpers.models import Models
 
-CHAIN = ("--strategy", "chain:3")  # the drafts of `auto` depend on the clock
+CHAIN = ("--strategy", "chain:3")  # a fixed strategy, because the drafts of `auto` depend on the clock
 SHORT = ("-n", "12", "--temp", "0", "--ctx-size", "512", "-t", "1")
 
 

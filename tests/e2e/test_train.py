@@ -145,7 +145,8 @@ def test_a_run_killed_in_its_first_steps_can_be_resumed(
     wait_for(out / "state" / "last.pt", process)
     process.kill()
     process.communicate()
-    (tmp_path / "nothing").mkdir()  # an empty folder, like that of a run killed before its first save
+    # A run that is killed before it first saves its state leaves an empty folder too.
+    (tmp_path / "nothing").mkdir()
     for folder, says in (
         (out, "resumed at step 0"),
         (tmp_path / "nothing", "nothing was saved yet, so the training starts at its first step"),
@@ -206,13 +207,14 @@ def test_a_causal_block_starts_from_an_eagle(cli: Cli, models: Models, texts: Pa
     for one, other in zip(*(file["fc.weight"].split(width, dim=1) for file in (before, after)), strict=True):
         shares = one.flatten() @ other.flatten() / one.norm() / other.norm()
         assert float(shares) == pytest.approx(1.0, abs=0.01)
-    # a block drafter takes layers, size and mask from the given block drafter
+    # A block drafter takes over the layers, size and mask of the given block drafter.
     for name, family, *size in (("c", "dflash", "--block-size", 5), ("d", "dspark")):
         more = ("--family", family, "--start-from", result["checkpoint"], *size)
         done = cli(*train_args(models, texts, tmp_path / name, *still, *more))
         result = result_of(done)
         assert ": fc, head, hidden_norm, layers.0, layers.1, norm" in done.stderr
-    # if the new drafter reads other layers, it does not take over the weights of the given drafter's features
+    # If the new drafter reads other layers, it does not take over the weights for the given drafter's
+    # features.
     size = ("--block-size", 5, "--aux-layers", ",".join(str(k + 2) for k in config["target_layer_ids"][:-1]))
     done = cli(*train_args(models, texts, tmp_path / "e", *still, *more[:4], *size))
     assert result_of(done) and ": head, hidden_norm, layers.0, layers.1, norm" in done.stderr

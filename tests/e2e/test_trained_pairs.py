@@ -38,8 +38,8 @@ DEMO_QUESTIONS = (
     "What is collections.deque?",
 )
 SKY = ("Why is the sky blue?", "Write a Python function that reverses a list.")
-# The drafter, questions, and measured acceptance length of greedy chains of four for each pair.
-# docs/smollm2.md describes smollm2.
+# For each pair: the drafter, the questions, and the measured acceptance length of greedy chains of four.
+# docs/smollm2.md describes the pair smollm2.
 PAIRS: dict[str, tuple[Path | None, tuple[str, ...], float]] = {
     "demo": (DEMO / "demo-draft.gguf", DEMO_QUESTIONS, 2.4),
     "dspark": (FIXTURES / "demo-dspark.gguf", DEMO_QUESTIONS, 1.45),

@@ -36,8 +36,8 @@ PATIENCE_S = {
     "health": 5.0,
     "stream": 15.0,
 }  # maximum seconds for an answer to /health, and between two pieces of the stream
-# maximum seconds for the answer to a hostile body: a template may compute for 10 s, and other requests wait
-# for a slot
+# Maximum seconds for the answer to a hostile body. A template may compute for 10 s, and other requests wait
+# for a slot.
 ANSWER_S = 60.0
 PATHS = (
     "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses",
@@ -276,7 +276,8 @@ def check_answer(path: str, answer: requests.Response) -> None:
         values = [json.loads(line) for line in answer.content.splitlines() if line.strip()]
     else:
         whole = json.loads(answer.content)
-        values = whole if isinstance(whole, list) else [whole]  # several prompts have a list of answers
+        # a request with several prompts gets a list of answers
+        values = whole if isinstance(whole, list) else [whole]
     if not values or not all(isinstance(value, dict) for value in values):
         raise Fault(f"not an answer: {answer.text[:200]}")
     for value in values:

@@ -99,7 +99,7 @@ def test_slots_equal_the_reference(kind: Any, device: Device, target: TinyTarget
         anchor, *previous = rng.integers(0, shape.n_vocab, len(reference.slots())).tolist()
         reference.commit(torch.from_numpy(features))
         done = reference.run(anchor)
-        if kind == "dflash2":  # DFlash2's slots return only their most likely tokens
+        if kind == "dflash2":  # the slots of DFlash2 return only their most likely tokens
             previous = reference.walk(done)[:-1]
         tokens = [*rng.integers(0, shape.n_vocab, n_rows - 1).tolist(), anchor]
         found = native.block(features, tokens, previous, 4)
@@ -129,6 +129,6 @@ def test_a_round_waits_once_and_runs_from_captured_graphs(
         assert n <= 0.5 * plain["rounds"], f"{strategy} hardly drafts"
         assert values["waits"] / n <= plain["waits"] // plain["rounds"] + 1, strategy
         assert values["graphs"] / n <= 2, strategy
-        # `auto` may change its batch size once, and later change back
+        # `auto` may change its batch size once and later change it back.
         assert values["built"] <= (4 if strategy == "auto" else 2), strategy
         assert values["captured"] >= 0.98 * values["graphs"], strategy

@@ -175,7 +175,7 @@ def test_a_sampled_round_returns_the_most_likely_tokens(counted: dict[str, Any])
     Without a top-k sampler, the device returns all logits.
     """
     features = 3 * 4 * WIDTH
-    # if libllama chooses another id for the first row, the device returns a tree's numbers twice
+    # The device returns the numbers of a tree a second time if libllama chooses another id for the first row.
     per_row = features + 2 * 2 * 4 * 64
     assert counted["sampled"]["bytes_down"] < per_row * (counted["sampled"]["nodes"] + 1) + 16384
     assert counted["whole"]["bytes_down"] > 8 * 4 * N_VOCAB
@@ -187,7 +187,7 @@ def test_the_drafter_waits_once_per_draft_step(counted: dict[str, Any]) -> None:
     """
     assert counted["tree"]["waits"] - counted["off"]["waits"] <= 3.5
     assert counted["tree"]["graphs"] - counted["off"]["graphs"] <= 3.5
-    # a chain needs a single wait, because one graph drafts the whole chain
+    # One graph drafts the whole chain, so a chain needs a single wait.
     assert counted["chain"]["waits"] - counted["off"]["waits"] <= 1.5
     assert counted["chain"]["graphs"] - counted["off"]["graphs"] <= 1.5
 
@@ -207,7 +207,7 @@ def test_few_graphs_and_none_after_the_first_answer(counted: dict[str, Any]) -> 
     four rows, and for draft steps.
     """
     assert counted["tree"]["graphs_first"] <= 10
-    assert counted["tree"]["graphs_later"] <= 2  # the last tree of an answer is smaller than the others
+    assert counted["tree"]["graphs_later"] <= 2  # the last tree of an answer is smaller than the other trees
     for name in ("whole", "chain", "off"):
         assert counted[name]["graphs_later"] == 0, name
 
@@ -222,7 +222,7 @@ def test_an_answer_of_200_rounds_runs_from_captured_graphs(exact: str, large: tu
     for strategy, values in found.items():
         print(strategy, values)
         assert values["rounds"] >= 200, strategy
-        # `auto` may change its batch size once, and later change back
+        # `auto` may change its batch size once and later change it back.
         assert values["built"] <= (4 if strategy == "auto" else 2), strategy
         assert values["captured"] >= 0.98 * values["graphs"], strategy
 

@@ -29,8 +29,8 @@ SHAPES = {
     "three-layers-and-a-window": DraftShape(window=13, n_layers=3, full_layers=(1,)),
     "qk-norm-and-biases": DraftShape(qk_norm=True, attention_bias=True, fc_bias=True),
 }
-# Maximum difference of a logit by the type of the weights. Logits are of the order of 3. The counting device
-# rounds to half precision and to 8 bits in the same way as the CPU. GPUs compute in half precision. For
+# Maximum difference of a logit, by the type of the weights. Logits are of the order of 3. The counting device
+# rounds to half precision and to 8 bits in the same way as the CPU, and GPUs compute in half precision. For
 # comparison, a row that is rotated to a wrong position differs by 0.14 or more.
 EXACT = {"F32": 2e-3, "F16": 4e-2, "Q8_0": 0.5}
 HALF = {"F32": 6e-2, "F16": 6e-2, "Q8_0": 0.5}
@@ -76,7 +76,7 @@ def test_logits_equal_the_reference(
         ref_logits, ref_state = reference.commit(torch.from_numpy(features[:, part].copy()), tokens[part])
         gap = np.abs(logits - ref_logits.numpy()).max()
         assert gap < bound, f"{n_rows} committed rows"
-        # a draft step of n_rows rows, the largest of which is the drafter's maximum
+        # A draft step of n_rows rows. The largest n_rows is the drafter's maximum.
         level = [(7 * i + 3) % 367 for i in range(n_rows)]
         fed = np.repeat(ref_state.numpy()[None], n_rows, 0)
         out, _ = native.extend(fed, level, [-1] * n_rows)

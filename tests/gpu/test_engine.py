@@ -47,11 +47,11 @@ def test_every_placement_gives_the_cpus_text(
                     continue
                 theirs = cpu.generate(prompt, strategy=strategy, **greedy)
                 if ours.tokens != theirs.tokens:
-                    continue  # the drafter may suit this text better or worse
+                    continue  # the texts differ, so the drafter may suit one text better than the other
                 both = n_accepted.setdefault(strategy, {"here": 0, "cpu": 0})
                 both["here"] += ours.timings.draft_n_accepted
                 both["cpu"] += theirs.timings.draft_n_accepted
-    # exact batch sizes differ by device, and so do the drafted trees if only exact sizes are used
+    # Exact batch sizes differ by device. If only exact sizes are used, the drafted trees differ too.
     for strategy in STRATEGIES[:-1] if exact == "off" else []:
         n = n_accepted[strategy]
         assert n["cpu"] > (5 if device.is_slow else 20), strategy
@@ -92,8 +92,8 @@ def test_tokens_found_on_the_device_are_those_of_the_logits(
         for seed in device.some((1, 2)):
             prompt = prompt_ids(40, seed)
             expected = engine.generate(prompt, strategy=strategy, **greedy)
-            # cleared, so that both runs have the same batches and only the search for the most likely tokens
-            # differs
+            # The caches are cleared, so that both runs have the same batches. Then only the search for the
+            # most likely tokens differs.
             engine.clear()
             found = engine.generate(prompt, strategy=strategy, **{**greedy, "n_probs": 0})
             assert found.tokens == expected.tokens
@@ -135,7 +135,7 @@ def test_costs_are_measured_before_an_answer(exact: str, open_engine: Open, gree
     for name, n_rows in (("verify", (1, 2, 3, 4, 5, 8, 16)), ("commit", (1,)), ("level", (1,))):
         n_samples = {n: samples for n, _, samples in report[name]}
         assert all(n_samples[n] > 0 for n in n_rows), (name, n_samples)
-    assert 0.0 <= report["change_ms"] != 3.0  # 3.0 is the assumed cost before the measurement
+    assert 0.0 <= report["change_ms"] != 3.0  # 3.0 is the assumed cost before the first measurement
 
 
 def test_a_parallel_drafter_of_two_tokens_opens(

@@ -23,7 +23,7 @@ from helpers.tiny_tokenizer import tiny_tokenizer
 from .conftest import SIZES, Counts, Device
 
 OPEN: dict[str, Any] = {**SIZES, "planner_cache": False}
-EXPERTS = 7 * 3 * 4 * 64 * 32 * 4  # number of layers * matrices * experts * width * inner width * bytes
+EXPERTS = 7 * 3 * 4 * 64 * 32 * 4  # layers * matrices * experts * width * inner width * bytes per value
 
 
 def held(engine: eaglecpp.Engine, device: str, what: str) -> int:
@@ -133,7 +133,7 @@ def test_a_drafter_without_room_runs_on_the_cpu(
         memory = counts().bytes_held - before + room
     done = run_script(PROGRAM, it.pair.target.gguf, it.draft, EAGLECPP_COUNTING_MEMORY=str(memory))
     assert done.returncode == 0, done.stdout + done.stderr
-    # leaves out ggml's own log line about the failed allocation
+    # ggml's own log line about the failed allocation is left out.
     lines = [line for line in done.stdout.splitlines() if "alloc_tensor_range" not in line]
     warning, where, drafts = lines
     assert warning.startswith("the drafter runs on the CPU") and expected in warning
@@ -213,7 +213,8 @@ def test_unsupported_splits_are_refused_with_the_reason(
             "tensor",
             "on whole layers only; use split_mode 'layer'",
         ),
-        # Their 128 rows of `ffn_up` are one part. Without the check, this Gemma 4 answered with token 0.
+        # The 128 rows of `ffn_up` are a single part in this Gemma 4. Without the check, the model answered
+        # with token 0.
         (make_with_assistant(tmp_path)[0], "", "tensor", "no part of blk.0.ffn_"),
         (it.pair.target.gguf, it.draft, "tensor", "no part of blk.0.ffn_"),
     ]
@@ -237,7 +238,7 @@ def test_verification_stays_where_the_weights_are(
             before = counts().bytes_up
             done = engine.generate(prompt_ids(8), strategy=strategy, **greedy)
             up[nodes] = (counts().bytes_up - before) / done.timings.rounds
-        # for comparison: the matrices of one layer have 200 KB, and a row of activations has 256 bytes
+        # For comparison, the matrices of one layer have 200 KB, and a row of activations has 256 bytes.
         assert up[40] < up[16] + 100_000, up
         engine.clear()
         before = counts().bytes_up

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPILER = "aarch64-linux-gnu-g++"
 EMULATOR = "qemu-aarch64-static"
 DEBIAN = ("python3", "libpython3-dev", "libgomp1", "libstdc++6")
-# the default of llama-cpp-python's builds; Apple's processors support these instructions from the M2 on
+# This architecture is the default of llama-cpp-python's builds. Apple's processors support it from the M2 on.
 ARCHITECTURE = "armv8.2-a+dotprod+i8mm"
 
 
@@ -105,8 +105,8 @@ def _unpack_debian(root: Path) -> None:
     """Unpacks Debian's packages. The packages' install scripts are not run: the scripts take minutes in an
     emulator, and Python does not need them.
     """
-    # the Debian release of the cross-compiler, because the machine must have the libraries that the compiler
-    # links
+    # The machine gets the Debian release of the cross-compiler, because it must have the libraries that the
+    # compiler links.
     suite = dict(line.partition("=")[::2] for line in Path("/etc/os-release").read_text().splitlines())
     command = ["debootstrap", "--download-only", "--arch=arm64", "--variant=minbase"]
     command += [f"--include={','.join(DEBIAN)}", suite["VERSION_CODENAME"], str(root)]
@@ -116,8 +116,8 @@ def _unpack_debian(root: Path) -> None:
     for package in archives.glob("*.deb"):
         subprocess.run(["dpkg", "-x", package, root], check=True)
         package.unlink()
-    # Debian's pyconfig.h includes a processor-specific header from a folder that the cross-compiler does not
-    # search
+    # Debian's pyconfig.h includes a processor-specific header. The header is in a folder that the
+    # cross-compiler does not search.
     headers = include(root)
     shutil.copy(root / "usr" / "include" / "aarch64-linux-gnu" / headers.name / "pyconfig.h", headers)
 

@@ -21,13 +21,14 @@ from importlib import metadata
 from pathlib import Path
 
 DEBIAN = ("mesa-vulkan-drivers", "libvulkan-dev", "glslc", "spirv-headers")
-# Compiles shaders without optimisation, and none for types that no test uses: 4 minutes of processor time
+# Compiles shaders without optimisation, and leaves out shaders for types that no test uses. This takes 4
+# minutes of processor time.
 GLSLC = r"""#!/bin/bash
 unused='-DDOT2_F16=1|-DDATA_A_(Q[1235]_0|Q._K|IQ[123].*|IQ4_XS|.*FP4|TQ._0)=1'
 for a; do [ "$last" != -o ] || out=$a; last=$a; [[ $a =~ ^($unused)$ ]] && skip=1; done
 if [ -n "$skip" ]; then echo unused > "$out"; else exec glslc "${@/#-O/-O0}"; fi
 """
-# ggml-vulkan uses VK_EXT_layer_settings without a guard, but Vulkan headers before 1.3.272 lack it
+# ggml-vulkan always uses VK_EXT_layer_settings, but Vulkan headers before 1.3.272 do not have it.
 OLD_HEADERS = """\
 #pragma once
 #ifdef __cplusplus
@@ -69,7 +70,7 @@ class Backend:
     name: str
     path: Path | None
     why_not: str = ""
-    preload: Path | None = None  # library to preload into programs that use the backend
+    preload: Path | None = None  # library that must be preloaded into programs that use the backend
 
 
 def folder() -> Path:
@@ -165,7 +166,7 @@ def build_llama(made: Path, target: str, *options: str) -> None:
     not_built = ("APP", "COMMON", "EXAMPLES", "SERVER", "TESTS", "TOOLS")
     options += ("GGML_NATIVE=OFF", "BUILD_SHARED_LIBS=ON", "CMAKE_BUILD_TYPE=Release")
     options += tuple(f"LLAMA_BUILD_{part}=OFF" for part in not_built)
-    # cmake and ninja may be installed in the environment
+    # cmake and ninja may be installed in the Python environment.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     source = ["-S", str(sources(folder())), "-B", str(made)]
     for command in (

@@ -159,7 +159,7 @@ def write_checkpoint(
     """
     shape = shape or DraftShape()
     config, weights = shape.config(), shape.weights()
-    if not (shape.eagle1 or shape.gemma):  # EAGLE-1 and Gemma drafters have separate layouts
+    if not (shape.eagle1 or shape.gemma):  # EAGLE-1 and Gemma drafters have their own layouts
         config, weights = FAMILIES[family](config, weights)
     weights = {**_without(weights, *drop), **(add or {})}
     return write_files(directory, {**config, **(edit or {})}, weights, save)

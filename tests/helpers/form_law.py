@@ -82,7 +82,7 @@ def compare_answers(engine: Engine, n: int, seed: int, strategies: list[str]) ->
         try:
             with engine.session() as session:
                 expected = session.generate(prompt, strategy="off", **options)
-        except GrammarError:  # a random schema may match no text
+        except GrammarError:  # a random schema may match no text at all
             continue
         with engine.session() as session:
             if n_taken:

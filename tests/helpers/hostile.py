@@ -32,7 +32,7 @@ def write_hostile_target(path: Path, architecture: str = "llama", template: str 
     tokenizer = Tokenizer([*plain.tokens, evil], plain.merges)
     weights = target_weights(spec, tokenizer)
     weights["lm_head.weight"][-1] = 0.0
-    # the weight of the constant component makes this token always the most likely one
+    # Because of the constant component's weight, this token is always the most likely token.
     weights["lm_head.weight"][-1, 0] = 1000.0
     sound = path.with_suffix(".sound")
     write_gguf(sound, spec, tokenizer, weights, "F32", architecture)

@@ -70,7 +70,7 @@ class HubServer:
         self.manifests: dict[str, bytes] = {}
         self.blobs: dict[str, bytes] = {}
         self.redirects: dict[str, str] = {}
-        self.answer: Answer | None = None  # replaces the answer to every request for content
+        self.answer: Answer | None = None  # if set, this answer is given to every request for content
         self.faults = Faults()
         self.log: list[Request] = []
         self.lock = threading.Lock()
@@ -271,7 +271,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(body[at : at + step])
                 if speed:
                     time.sleep(0.02)
-        except OSError:  # the client was killed, as intended
+        except OSError:  # the test has killed the client
             self.close_connection = True
 
     def _allowed(self, repo: str) -> bool:

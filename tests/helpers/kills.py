@@ -38,7 +38,7 @@ def in_child(root: Path, operation: Callable[[], object], n_allowed: int) -> int
     child's exit code.
     """
     with warnings.catch_warnings():
-        # Python warns about forks in processes with threads; the child has only one
+        # Python warns about forks in processes with threads. This child process has only one thread.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child:

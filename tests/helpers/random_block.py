@@ -48,23 +48,24 @@ class BlockShape:
     head_dim: int = 16
     n_ff: int = 96
     n_vocab: int = 367
-    n_draft_vocab: int = 367  # a smaller draft vocabulary requires own_tables
+    n_draft_vocab: int = 367  # size of the draft vocabulary; a smaller one requires own_tables
     rank: int = 8
     top_k: int = 4
     group: int = 16
     taps: int = 2
     confidence: bool = True
-    # whether the drafter has its own embeddings and head; None: only if the layout is DeepSpec's
+    # True if the drafter has its own embeddings and head; None means only with DeepSpec's layout
     own_tables: bool | None = None
-    target_head: bool = False  # the drafter has its own embeddings, but the target's head
-    causal: bool | None = None  # causal attention in all layers; None: each layer's type decides
-    window: int = 0  # width of the sliding window; 0 = full attention
-    full_layers: tuple[int, ...] = ()  # layers without a sliding window
-    sinks: bool = False  # attention sinks
-    gated: bool = False  # whether the layer is Laguna's
+    target_head: bool = False  # True if the drafter has its own embeddings but uses the target's head
+    # True for causal attention in all layers; None means that each layer's type decides
+    causal: bool | None = None
+    window: int = 0  # width of the sliding window; 0 means full attention
+    full_layers: tuple[int, ...] = ()  # numbers of the layers without a sliding window
+    sinks: bool = False  # True for attention sinks
+    gated: bool = False  # True for Laguna's layer
     gemma: str = ""  # Gemma's form of DSpark: "keys" (the keys are also the values) or "values"
-    rope: dict[str, Any] = field(default_factory=dict, hash=False)  # rope_scaling
-    # config values that override all other values
+    rope: dict[str, Any] = field(default_factory=dict, hash=False)  # the config's rope_scaling
+    # config values that replace all other values
     extra: dict[str, Any] = field(default_factory=dict, hash=False)
     seed: int = 11
 

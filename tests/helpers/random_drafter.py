@@ -87,9 +87,9 @@ class DraftShape:
     n_vocab: int = 367
     n_draft_vocab: int = 160
     eps: float = 1e-5
-    rope: dict[str, Any] = field(default_factory=dict, hash=False)  # rope_scaling
-    window: int = 0  # width of the sliding window; 0 = full attention
-    full_layers: tuple[int, ...] = ()  # layers without a sliding window
+    rope: dict[str, Any] = field(default_factory=dict, hash=False)  # the config's rope_scaling
+    window: int = 0  # width of the sliding window; 0 means full attention
+    full_layers: tuple[int, ...] = ()  # numbers of the layers without a sliding window
     fc_norm: bool = False
     norm_output: bool = False
     norm_before_fc: bool = False
@@ -98,15 +98,15 @@ class DraftShape:
     attention_bias: bool = False
     fc_bias: bool = False
     mlp_bias: bool = False
-    eagle1: bool = False  # EAGLE-1 or 2; `layers` is then the id of the state after the final norm
-    eagle1_norms: bool = False  # whether this is Mistral's variant of EAGLE-1
-    # Gemma 4's layer, under DeepSpec's names: "keys" (the keys are also the values) or "values"
+    eagle1: bool = False  # True for EAGLE-1 or 2, where `layers` is the id of the state after the final norm
+    eagle1_norms: bool = False  # True for Mistral's variant of EAGLE-1
+    # Gemma 4's layer under DeepSpec's names: "keys" (the keys are also the values) or "values"
     gemma: str = ""
     latent: LatentShape | None = None
-    n_parallel: int = 0  # P-EAGLE: number of tokens drafted in one pass
+    n_parallel: int = 0  # number of tokens that P-EAGLE drafts in one pass; 0 for other drafters
     own_embedding: bool = True
     own_head: bool = True
-    scale: float = 1.0  # scale of fc; if it is small, the norms' eps changes the features
+    scale: float = 1.0  # scale of fc; with a small scale, the norms' eps changes the features
     embedding: float = 1.0  # scale of the embedding
     seed: int = 7
 

@@ -15,7 +15,7 @@ from helpers import tiny, tiny_tokenizer
 from helpers.tiny_tokenizer import EOS
 from helpers.tiny_tokenizer import tiny_tokenizer as make_tokenizer
 
-THOUGHTFUL = (  # this template leaves out earlier thoughts
+THOUGHTFUL = (  # this template leaves out the thoughts of earlier turns
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     "{% if enable_thinking is not defined or enable_thinking %}<|channel>thought\n{% endif %}"
 )

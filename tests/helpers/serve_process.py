@@ -42,7 +42,7 @@ def start_server(
 ) -> subprocess.Popen[bytes]:
     """Starts a server on this port. Raises RuntimeError if the server does not start."""
     command = [
-        sys.executable, "-P",  # -P: do not import from the checkout, which has no extension
+        sys.executable, "-P",  # with -P, Python does not import the checkout, which has no extension
         *program, "serve", str(model), "--port", str(port), "-t", "1", *options,
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)

@@ -133,7 +133,7 @@ def target_weights(spec: TargetSpec, tokenizer: Tokenizer) -> Weights:
         return (1.0 + rng.normal(0.0, 0.1, n)).astype(np.float32)
 
     embedding = normal(n_vocab, width, std=1.0)
-    embedding[:, 0] = 2.0  # a constant component, by which a row of the drafter attends to itself
+    embedding[:, 0] = 2.0  # because of this constant component, a row of the drafter attends to itself
     head = successor_head(rng, embedding, tokenizer)
     w: Weights = {
         "model.embed_tokens.weight": embedding,
@@ -343,7 +343,7 @@ def copying_drafter(target: TinyTarget, layers: list[int], plain: list[int]) -> 
 
     basis = np.linalg.qr(rng.normal(size=(width, width)))[0].astype(np.float32)
     attend = noise(spec.head_dim, 2 * width, std=0.02)
-    attend[:n_pairs, 0] += 4.0  # u[0] is the normalised constant component, about 2
+    attend[:n_pairs, 0] += 4.0  # u[0] is the normalised constant component, which is about 2
     q, k = np.tile(attend, (spec.n_heads, 1)), np.tile(attend, (spec.n_kv_heads, 1))
     v = basis @ np.concatenate([np.eye(width), -0.9 * np.eye(width)], axis=1)
     heads = basis.T.reshape(width, spec.n_kv_heads, 1, spec.head_dim) / groups
@@ -391,8 +391,8 @@ def make_eagle3(folder: Path, target: TinyTarget, *, new: bool = False) -> Pair:
     plain = [i for i in range(len(tokenizer.tokens)) if tokenizer.is_plain(i)]
     weights: dict[str, Any] = dict(copying_drafter(target, layers, plain))
     if new:
-        # fc_norm scales each feature to rms 1. The features already have nearly this size, so fc stays the
-        # same.
+        # fc_norm scales each feature to rms 1. The features already have nearly this size, so fc does not
+        # change.
         weights |= {f"fc_norm.{i}.weight": np.ones(spec.n_embd, np.float32) for i in range(len(layers))}
     weights["d2t"] = np.array(plain) - np.arange(len(plain))
     weights["t2d"] = np.isin(np.arange(target.n_vocab), plain)

@@ -36,11 +36,11 @@ from helpers.tiny import (
 from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
 
 WINDOW = 13
-# Layers of the hybrid target that have attention. Its other layers are short convolutions.
+# Numbers of the hybrid target's layers that have attention. Its other layers are short convolutions.
 _ATTENTION_LAYERS = (1, 4, 6)
 _L_CACHE = 3
 _CONV, _STATE, _RANK, _N_SSM_HEADS = 4, 8, 4, 4  # sizes of the recurrent targets
-_N_EXPERTS, _N_USED, _N_EXPERT_FF = 4, 2, 32  # sizes of the experts of the target with latent attention
+_N_EXPERTS, _N_USED, _N_EXPERT_FF = 4, 2, 32  # sizes of the experts in the target with latent attention
 
 
 def make_windowed(directory: Path) -> Models:
@@ -51,7 +51,7 @@ def make_windowed(directory: Path) -> Models:
 
     def tensors(weights: Weights) -> Weights:
         out = gguf_tensors(spec, weights)
-        # llama.cpp's graph multiplies the embedding by sqrt(n_embd), and norms the output of each block
+        # The graph in llama.cpp multiplies the embedding by sqrt(n_embd), and norms the output of each block.
         out["token_embd.weight"] = weights["model.embed_tokens.weight"] / spec.n_embd**0.5
         small = np.full(spec.n_embd, spec.mixing / spec.n_layers**0.5, np.float32)
         for i in range(spec.n_layers):
@@ -197,7 +197,7 @@ def _write_with_head(
     elif arch == "qwen35":
         keys |= _add_linear_attention(out, spec, rng)
     else:
-        # keys for experts, although no block of this target has experts
+        # The file must have the keys for experts, although no block of this target has experts.
         keys |= {"expert_feed_forward_length": _N_EXPERT_FF}
     if sections:
         keys |= {"rope.dimension_sections": list(sections)}
@@ -232,7 +232,7 @@ def make_with_assistant(directory: Path, **sizes: int) -> tuple[Path, Path]:
         for name in ("attn_k", "attn_v", "attn_k_norm"):
             del own[f"blk.{i}.{name}.weight"]
         own[f"blk.{i}.layer_output_scale.weight"] = np.ones(1, np.float32)
-    # The target's output is treated as a function of the last token alone.
+    # The head treats the target's output as a function of the last token alone.
     head, kept = out["output.weight"], np.linalg.qr(rng.normal(size=(small.n_embd, width)))[0].T
     own["token_embd.weight"] = (head @ kept).astype(np.float32)
     del own["output.weight"]

@@ -50,7 +50,7 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
     writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
     tensors = {"v.patch_embd.weight": normal(wide, 3, PATCH, PATCH)}
     if kind == "qwen2vl_merger":
-        # weights for the second of two frames of a video
+        # These weights are for the second of two frames of a video.
         tensors["v.patch_embd.weight.1"] = normal(wide, 3, PATCH, PATCH)
     else:
         tensors |= {"v.patch_embd.bias": normal(wide), "v.position_embd.weight": normal(n_patches, wide)}
@@ -60,7 +60,7 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
         tensors |= {f"v.blk.0.{name}.weight": normal(wide, wide), f"v.blk.0.{name}.bias": normal(wide)}
     up, down = (
         ("ffn_down", "ffn_up") if kind == "gemma3" else ("ffn_up", "ffn_down")
-    )  # llama.cpp swaps these two tensors of the feed-forward layer
+    )  # llama.cpp swaps these two tensors of Gemma 3's feed-forward layer
     tensors |= {f"v.blk.0.{up}.weight": normal(inner, wide), f"v.blk.0.{up}.bias": normal(inner)}
     tensors |= {f"v.blk.0.{down}.weight": normal(wide, inner), f"v.blk.0.{down}.bias": normal(wide)}
     if kind == "gemma3":

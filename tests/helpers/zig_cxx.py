@@ -11,7 +11,7 @@ import sys
 
 if __name__ == "__main__":
     target, *arguments = sys.argv[1:]
-    # zig has another name for the instruction set
+    # zig has another name for this instruction set.
     arguments = [a.replace("-march=armv8.2-a", "-mcpu=generic") for a in arguments]
     zig = [sys.executable, "-P", "-m", "ziglang", "c++", "-target", target]
     os.execv(sys.executable, [*zig, *arguments, "-O0", "-Wno-unused-command-line-argument"])

@@ -9,7 +9,7 @@ from helpers.random_drafter import LLAMA3, DraftShape, LatentShape
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 
-# Rope scaling yarn as in Kimi's drafters, in which the ranges of the two betas overlap in one value.
+# The RoPE scaling of Kimi's drafters, which is yarn. The ranges of its two betas overlap in one value.
 KIMI_YARN = {
     "type": "yarn",
     "factor": 64.0,
@@ -31,7 +31,7 @@ LATENT31 = DraftShape(latent=LatentShape(), rope=KIMI_YARN, fc_norm=True, norm_o
 
 CASES = {
     "eagle3": EAGLE3,
-    # here features and embeddings are so small that eps decides the output of the norms
+    # With these small features and embeddings, eps decides the output of the norms.
     "small-features": DraftShape(scale=1e-3),
     "gemma-small-embeddings": replace(GEMMA, embedding=1e-3),
     "eagle31": EAGLE31,
@@ -55,8 +55,8 @@ CASES = {
     "rope-yarn": DraftShape(rope=YARN),
     "sliding-window": DraftShape(window=13),
     "sliding-window-two-layers": DraftShape(window=13, n_layers=2),
-    # a commit without output stops early in the last layer, so both kinds of layer must be tested as the last
-    # layer
+    # A commit without output stops early in the last layer. So each of the two kinds of layers must be tested
+    # as the last layer.
     "full-then-sliding": DraftShape(window=13, n_layers=2, full_layers=(0,)),
     "sliding-then-full": DraftShape(window=13, n_layers=2, full_layers=(1,)),
     "mixed-three-layers-31": DraftShape(

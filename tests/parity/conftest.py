@@ -22,7 +22,7 @@ from helpers.reference.drafter import Drafter as ReferenceDrafter
 from helpers.reference.gemma import GemmaDrafter
 from helpers.tiny import ConvertedPair, TargetSpec, TinyTarget, converted_pair, tiny_tokenizer, write_gguf
 
-# All values have full precision. With half precision, drafts and sampled tokens would sometimes change where
+# All values have full precision. With half precision, drafts and sampled tokens would sometimes differ where
 # two tokens are nearly equally likely.
 EXACT: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "draft_type_kv": "f32", "flash_attn": "off"}
 

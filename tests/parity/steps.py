@@ -11,7 +11,7 @@ import torch
 from eaglecpp.lowlevel import Drafter
 from helpers.reference.drafter import Drafter as ReferenceDrafter
 
-# both sides compute in fp32, so only the order of summation differs
+# Both sides compute in fp32, so only the order of summation differs.
 TOLERANCE = 1e-3
 CHUNKS = (1, 7, 20, 3, 17)
 N_STEPS = 8

@@ -41,7 +41,7 @@ def count(session: eaglecpp.Session, prompt: list[int]) -> Rounds:
         for chunk in stream:
             if not chunk.tokens:
                 continue
-            if tokens:  # the first token comes from the prefill
+            if tokens:  # the first token comes from the prefill, not from a round
                 accepted.append(sum(chunk.accepted))
             tokens += chunk.tokens
             if len(tokens) >= N_TOKENS:

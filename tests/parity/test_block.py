@@ -32,7 +32,7 @@ from .steps import gap
 DFLASH = BlockShape(own_tables=True)
 DSPARK = BlockShape(kind="dspark")
 DFLASH2 = BlockShape(kind="dflash2", own_tables=True, block=6)
-# this drafter's weights make the drafts depend on the features
+# The weights of this drafter make its drafts depend on the features.
 TARGET_HEAD = replace(DSPARK, target_head=True, seed=12)
 SHAPES = {
     "dflash": DFLASH,
@@ -98,7 +98,8 @@ def make(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Make:
     head = Target(target.directory, [2]).head
 
     def of(shape: BlockShape | DraftShape, **reading: Any) -> Made:
-        name = f"{shape} {reading}"  # the name has the whole config, unlike the shape's hash
+        # the shape's hash leaves some fields out, so the name has the whole config
+        name = f"{shape} {reading}"
         if name not in made:
             file = shape.gguf(tmp_path_factory.mktemp("block"), target.gguf, **reading)
             made[name] = Made(shape, file, head)
@@ -212,7 +213,7 @@ def absolute_map(it: BlockDrafter, anchor: int) -> BlockPass:
     return BlockDrafter.run(it, anchor)
 
 
-# Negative controls, one per part of a pass: mistakes that engines and converters have made.
+# Negative controls: mistakes that engines and converters have made, one for each part of a pass.
 MISTAKES: list[tuple[str, str, Callable[..., Any]]] = [
     ("dflash", "slots", lambda it: range(it.block - 1)),
     ("dflash-sinks", "run", without_sinks),
@@ -256,8 +257,8 @@ def alone(it: ParallelDrafter, n_known: int, n_ahead: int) -> torch.Tensor:
     return seen
 
 
-# Mistakes: a mask feature of zeros (as from a tensor that was never loaded), another mask token, and all
-# masked rows at the position of the first masked row.
+# Mistakes in P-EAGLE: a mask feature of zeros (as if the tensor was never loaded), another mask token, and
+# all masked rows at the position of the first masked row.
 PARALLEL_MISTAKES: list[tuple[str, Callable[..., Any]]] = [
     ("mask_feature", lambda it, n: torch.zeros_like(ParallelDrafter.mask_feature(it, n))),
     ("mask_token", lambda it: ParallelDrafter.mask_token(it) + 1),

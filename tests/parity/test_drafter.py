@@ -35,7 +35,7 @@ def test_logits_and_states_equal_the_reference(name: str, teacher_forced: bool, 
         assert difference.state < TOLERANCE, found
 
 
-# Attributes by which each wrong reference differs from the right reference.
+# Attributes in which each wrong reference differs from the right reference.
 MISTAKES: dict[str, Callable[[Reference], dict[str, Any]]] = {
     "halves are swapped": lambda it: {"concat": lambda token, feature: torch.cat([feature, token], -1)},
     "rows are one position later": lambda it: {
@@ -103,7 +103,7 @@ def test_committed_rows_equal_the_reference(name: str, both: MakeBoth) -> None:
     for layer in range(it.shape.n_layers):
         k, v = it.native.kv(layer)
         ref_k, ref_v = it.reference.kv(layer)
-        # the converter permuted the rows of q and k to adjacent pairs
+        # The converter has permuted the rows of q and k to adjacent pairs.
         if it.native.info["rope_type"] == "norm" and it.shape.latent is None:
             ref_k = torch.stack(ref_k.chunk(2, dim=-1), dim=-1).flatten(-2)
         assert k.shape == ref_k.shape == (N_ROWS, *it.shape.kv_shapes[0])
@@ -152,8 +152,8 @@ def test_a_tree_equals_the_chains_of_its_paths(name: str, both: MakeBoth) -> Non
     it = both(CASES[name])
     features, tokens = random_rows(it.shape, N_ROWS)
     _, root = it.native.commit(features, tokens)
-    # a tree with three children of the root, a node with two children, a leaf, and branches of different
-    # depth
+    # This tree has three children of the root, a node with two children, a leaf, and branches of different
+    # depths.
     levels = [([11, 12, 13], [-1, -1, -1]), ([21, 22, 23, 24], [0, 0, 1, 2]), ([31, 32], [3, 5]), ([41], [7])]
     logits: list[np.ndarray] = []
     states: list[np.ndarray] = []

@@ -104,8 +104,8 @@ def check(grammar: str, pair: tuple[Target, Any], seed: int, n_tokens: int) -> i
         choices = np.flatnonzero(mine).tolist()
         if not choices:
             break
-        # takes few tokens, mostly short ones, because short tokens reach more positions; some tokens are
-        # parts of characters
+        # Mostly short tokens are chosen, because they reach more positions. Some tokens are parts of
+        # characters.
         some = rng.sample(choices, min(len(choices), 8))
         token = min(some, key=lambda t: len(piece(vocab, t))) if rng.random() < 0.7 else some[0]
         text.append(token)

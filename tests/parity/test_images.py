@@ -246,7 +246,7 @@ def test_an_image_is_recognised_by_its_content(
         one = engine.chat([ask("What is len?", first)], **GREEDY)
         again = engine.chat([ask("What is len?", first)], **GREEDY)
         assert again.tokens == one.tokens
-        # a recurrent state cannot go back by so many tokens
+        # A recurrent state cannot go back by this number of tokens.
         assert engine.chains_only or again.timings.prompt_n == 1
         other = engine.chat([ask("What is len?", second)], **GREEDY)
         assert other.timings.reused_n < other.timings.prompt_n
@@ -275,7 +275,7 @@ def test_prompts_with_images_survive_a_restart(
     for strategy in ("off", "chain:4"):
         copied = shutil.copytree(tmp_path / "prompts", tmp_path / strategy)
         with open_engine(prompt_cache=str(copied)) as engine:
-            # now another image has the ids that the first image had in the other process
+            # In this process, another image has the ids that the first image had in the other process.
             engine.chat_prompt(others)
             again = engine.chat(messages, strategy=strategy, **GREEDY)
             assert again.tokens == expected[0] and again.timings.reused_n >= 512
@@ -381,7 +381,8 @@ def test_ctrl_c_does_not_end_the_image_reader(
         assert not reader.is_running()
         assert engine.chat([ask("And max?", make_image(2))], **GREEDY).tokens
         reader = own_reader()
-        reader.send_signal(signal.SIGINT)  # a terminal sends the signal to its whole foreground group
+        # A terminal sends the signal to its whole foreground group, including this process.
+        reader.send_signal(signal.SIGINT)
         assert engine.chat([ask("And max?", make_image(3))], **GREEDY).tokens and own_reader() == reader
 
 

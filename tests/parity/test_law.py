@@ -62,7 +62,7 @@ def engine(request: pytest.FixtureRequest, pairs: Callable[..., ConvertedPair]) 
 
 
 def run(engine: eaglecpp.Engine, prompt: list[int], **options: Any) -> eaglecpp.Completion:
-    # a new conversation for each answer, because reusing a prefix would compare other batch sizes
+    # Each answer has a new conversation. Reusing a prefix would compare different batch sizes.
     with engine.session() as session:
         return session.generate(prompt, max_tokens=N_TOKENS, ignore_eos=True, seed=1, **options)
 
@@ -111,7 +111,7 @@ def test_a_text_depends_on_seed_and_position(strategy: str, name: str, several: 
         assert same(session), "after an abandoned stream"
         session.generate(prompt_ids(30, seed=9), max_tokens=9, temperature=0.7, seed=4)
         assert same(session), "after another text"
-        if name != "grammar":  # a grammar restarts with each answer, so a continued answer would differ
+        if name != "grammar":  # a grammar begins again with each answer, so a continued answer would differ
             assert same(session, [*prompt, *text[:25]]), "continued from its middle"
     with several.session() as one, several.session() as two:
         ours = one.stream(prompt, max_tokens=60, strategy=strategy, **options)

@@ -55,7 +55,7 @@ def family(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
             return Family(make_with_head(folder, "qwen35"), "mtp", theirs=(428, 251))
         case "gemma4":
             return Family(*make_with_assistant(folder), theirs=(574, 201))
-    # here the heads are in a separate file
+    # In this family, the heads are in a separate file.
     return Family(make_with_head(folder, "hy_v3"), make_head_file(folder, "hy_v3"))
 
 
@@ -113,7 +113,7 @@ def test_a_conversation_continues_and_goes_back(family: Family) -> None:
             tokens = first[:cut] + prompt_ids(12, seed=cut)
             texts = [one.generate(tokens, max_tokens=30, **GREEDY) for one in (plain, engine)]
             assert texts[0].tokens == texts[1].tokens, cut
-            # drafts that were computed from rows of another text would not be accepted
+            # If drafts were computed from rows of another text, they would not be accepted.
             assert texts[1].timings.acceptance_length > family.accepted, cut
 
 

@@ -34,7 +34,8 @@ class NormedTwice(Reference):
     def layer(self, i: int, h: torch.Tensor, *rest: Any) -> torch.Tensor:
         if i > 0:
             return super().layer(i, h, *rest)
-        # The result is rms(rms(x; w1); w2). The parent class applies only one norm, and adds the residual.
+        # This class computes rms(rms(x; w1); w2). The parent class applies only one norm, and adds the
+        # residual.
         self.inner = rms(h, self.w["layers.0.input_layernorm.weight"], self.eps)
         return super().layer(i, h, *rest)
 

@@ -100,7 +100,7 @@ def test_shared_rounds_equal_separate_ones(
     for prompt, found in zip(prompts, together, strict=True):
         expected = alone(one, prompt, strategy)
         check_same(found, expected, kernels)
-        if kernels == "auto":  # fixed strategies are limited to exact batch sizes
+        if kernels == "auto":  # without our kernels, fixed strategies are limited to exact batch sizes
             assert drafts(found) == drafts(expected)
 
 
@@ -114,7 +114,7 @@ def test_a_prompt_is_read_during_the_others_rounds(
         next(answering)
         reading = b.stream(second, strategy=strategy, max_tokens=40, **SAMPLED)
         n_steps = read([reading, answering])
-        # a shared round reads a quarter of a prompt slice, and a separate batch reads a whole slice
+        # A shared round reads a quarter of a prompt slice. A separate batch reads a whole slice.
         assert n_steps == -(-300 // (several.native.n_shared_rows if kernels == "auto" else 64))
         rest = [list(reading), list(answering)]
         assert all(rest)
@@ -179,7 +179,7 @@ def test_a_shared_beginning_with_another_continuation_is_drafted_anew(
     """The drafter's last row of a shared beginning embeds the next token, so this row is computed again for
     another next token.
     """
-    short = COMMON[:17]  # the shared text is so short that each row affects the drafts
+    short = COMMON[:17]  # the shared text is short, so that each of its rows affects the drafts
     for token in range(40, 56):
         several.clear()
         with several.session() as a, several.session() as b:
@@ -222,7 +222,7 @@ def two_sessions(
 
 def test_inexact_rows_are_not_shared(it: ConvertedPair, q8: Path) -> None:
     with two_sessions(it, q8, "auto") as (engine, a, b):
-        # batch sizes that exceed the prompt
+        # These batch sizes exceed the prompt.
         engine.native.set_exact_rows([(n, n != 11) for n in range(2, 18)])
         first = a.generate(COMMON, **GOING_ON | {"strategy": "chain:10", "max_tokens": 40})
         assert not first.timings.exact

@@ -18,7 +18,7 @@ from .conftest import exact_options
 
 LAYERS = [1, 4, 7]
 N_TOKENS = 90
-# Both sides compute eight blocks in fp32. Features have a size of about 1, and logits of about 10.
+# Both sides compute eight blocks in fp32. Features are of the order of 1, and logits of the order of 10.
 TOLERANCE = 1e-4
 
 
@@ -37,15 +37,15 @@ def cut_target(path: Path, n_ubatch: int, layers: list[int]) -> Target:
     return it
 
 
-# libllama returns the layer inputs of llama and qwen3. Layer inputs of other architectures can only be read
-# through cb_eval.
+# libllama returns the layer inputs of llama and qwen3. The layer inputs of other architectures can only be
+# read through cb_eval.
 @pytest.mark.parametrize(
     ("arch", "taps", "layers"),
     [
         ("llama", "layer_inp", LAYERS),
         ("qwen3", "layer_inp", LAYERS),
         ("qwen2", "cb_eval", LAYERS),
-        ("qwen2", "cb_eval", [8]),  # boundary 8 is the last one
+        ("qwen2", "cb_eval", [8]),  # boundary 8 is the last boundary
     ],
 )
 @pytest.mark.parametrize("n_ubatch", [16, 512])
@@ -63,7 +63,7 @@ def test_features_and_logits_equal_the_reference(
     it = cut_target(target.gguf, n_ubatch, layers)
     assert it.taps == taps
     features, _ = it.forward(tokens, want_logits=False)  # computed in one batch
-    features_of_rounds, logits = it.forward(tokens)  # computed in batches of the size of a round
+    features_of_rounds, logits = it.forward(tokens)  # computed in batches with the size of a round
     assert features.shape == (len(layers), N_TOKENS, TargetSpec().n_embd)
     for found in (features, features_of_rounds):
         for layer, native, right, wrong in zip(layers, found, expected, shifted, strict=True):

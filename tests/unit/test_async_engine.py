@@ -23,7 +23,7 @@ from helpers.models import Models
 from helpers.script import run_script
 
 PROMPTS = ("ab cd ef", "gh ij", "ab cd kl mn", "op", "ab")
-# A grammar that has two thousand ways to match each a. After each way comes a rule that is too wide for the
+# This grammar can match each "a" in two thousand ways. After each "a" comes a rule that is too wide for the
 # matcher.
 WIDE = '\nwide ::= "(" wide ")" | ' + '"a"? ' * 1200
 TEXT = "ab cd ef gh ij"
@@ -285,7 +285,7 @@ async def test_a_request_whose_sampler_fails_ends_alone(strategy: str, models: M
             async for _ in victim:
                 pass
             assert victim.completion().tokens == alone.tokens
-        # both slots can be used again
+        # Both slots can be used again.
         again = await asyncio.gather(*(engine.generate(PROMPTS[0], **options) for _ in range(2)))
         assert [one.tokens for one in again] == [alone.tokens] * 2
 

@@ -92,7 +92,7 @@ def test_the_report_has_costs_chances_and_a_curve(engine: Engine) -> None:
     json.dumps(report)
 
 
-# The command
+# The command `eaglecpp bench`
 
 
 def test_the_table(models: Models, capsys: pytest.CaptureFixture[str]) -> None:

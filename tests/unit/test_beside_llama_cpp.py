@@ -29,7 +29,7 @@ with Engine.open(target, n_ctx=128, n_threads=1, lora={adapter: 1.0}) as engine:
 
 LORA_ALONE = LORA_AFTER_LLAMA_CPP.replace("\ntheirs =", "\n# theirs =")
 
-# The thread runs graphs of llama.cpp almost all the time. Meanwhile the hook is installed in the middle of a
+# The thread runs graphs of llama.cpp almost all the time. Meanwhile, the hook is installed in the middle of a
 # graph, and both libraries load models.
 GRAPHS_MEANWHILE = """
 import sys, threading

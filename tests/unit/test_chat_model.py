@@ -99,7 +99,7 @@ def test_a_base_model_chats_with_a_given_template(base_model: Path) -> None:
             assert "hello" in text_of(engine, engine.chat_prompt(HELLO, template=template))
 
 
-# Thinking
+# Answers with thoughts
 
 
 def test_thinking_is_not_in_the_message_or_in_later_prompts(thinker: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_template_that_always_thinks_gets_an_empty_thought(thinker: Path) -> N
         assert text_of(engine, engine.chat_prompt(begun, template=always)).endswith("thought\n<channel|>y")
 
 
-# Unusual files
+# Files with unusual templates and tokens
 
 
 class _Other(Tokenizer):
@@ -207,7 +207,7 @@ def test_a_conversation_continues_from_its_tokens(tmp_path: Path) -> None:
         assert second.prompt_tokens[: len(known)] == known
 
 
-# Context
+# Conversations that fill the context
 
 
 def test_a_full_context_drops_old_messages_and_counts_tools(engine: Engine) -> None:

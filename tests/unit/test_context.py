@@ -36,7 +36,7 @@ def write_model(
     """
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("big")
-    writer.add_tags(["text-generation"])  # as in files of the Hub, which begin with an array of strings
+    writer.add_tags(["text-generation"])  # files of the Hub also begin with an array of strings
     if n_train is not None:
         writer.add_context_length(n_train)
     writer.add_embedding_length(4096)
@@ -92,15 +92,16 @@ F32, Q8_0 = ({"type_k": kind, "type_v": kind} for kind in ("f32", "q8_0"))
         ({}, 8, {}, 8192),
         ({}, 1, {}, 4096),
         ({}, 24, F32, 16384),
-        ({}, 24, {"flash_attn": "off"}, 16384),  # scores need memory; with "auto", scores are F32
+        # attention scores need memory; with "auto", the scores are F32
+        ({}, 24, {"flash_attn": "off"}, 16384),
         ({}, 40, {}, 65536),
         ({}, 40, Q8_0, 131072),
         ({}, 66, {"n_ubatch": 4096}, 65536),
         ({}, 20, {"n_sequences": 2}, 16384),
         ({}, 20, {"n_weights": 10 * GIB}, 16384),
         ({"n_kv_heads": [8] * 16 + [0] * 16}, 40, {}, 131072),
-        ({"mla": True}, 40, {}, 131072),  # latent attention keeps no values
-        # three of four layers have a recurrent state instead of keys and values
+        ({"mla": True}, 40, {}, 131072),  # latent attention stores no values
+        # Three of four layers have a recurrent state instead of keys and values.
         ({"n_interval": 4}, 20, {}, 131072),
         *[({"n_train": n}, 100, {}, n) for n in (2048, 4096, 6000, 20000)],
         ({"n_train": None}, 100, {}, 4096),

@@ -38,7 +38,8 @@ def test_functions_called_by_name_are_exported() -> None:
 
     library = ctypes.CDLL(str(next((Path(llama_cpp.__file__).parent / "lib").glob("libllama.so*"))))
     names = re.findall(r'"(_Z\w+)"', ours("target/llama_bridge.cpp"))
-    names.remove("_Z29llama_internal_get_tensor_mapPK11llama_model")  # with libc++ it has another name
+    # this function has another name with libc++
+    names.remove("_Z29llama_internal_get_tensor_mapPK11llama_model")
     assert len(names) == 10
     assert [name for name in names if not hasattr(library, name)] == []
 
@@ -74,8 +75,8 @@ def test_a_head_needs_the_tensors_that_its_file_must_have() -> None:
     files = {"glm4moe": "glm4-moe", "hy_v3": "hy-v3", "nemotron_h_moe": "nemotron-h-moe"}
     allowed = {"hparams.n_layer_nextn", "cparams.nextn_layer_offset", "head_norm_w", "head_w"}
     allowed |= {f"layer.nextn.{name}" for name in ("eh_proj", "enorm", "hnorm")}
-    # without these tensors, either the loader refuses the file, or an assertion fails while the context is
-    # created, where eaglecpp catches assertions
+    # Without these tensors, the loader refuses the file, or an assertion fails while the context is created.
+    # eaglecpp catches assertions at this point.
     allowed |= {"layer.ffn_gate_inp", "layer.nextn.shared_head_norm", "ext_factor", "hparams.is_mla"}
     allowed |= {"hparams.f_attn_temp_scale", "n_embd_head_qk_nope", "hparams.n_lora_q", "has_split_exps"}
     allowed |= {"layer.ffn_norm", "ubatch.token", "tok_embd_w", "hparams.n_embd_out"}
@@ -92,7 +93,7 @@ def test_a_head_needs_the_tensors_that_its_file_must_have() -> None:
         assert has_equal_sizes == ("n_embd_head == hparams.n_embd_head_k()" in graph), name
         assert has_several == ("n_layer_nextn == 1" not in graph and "nextn_layer_offset" in graph), name
         assert asked - {"n_embd_head"} <= allowed, name
-        # in llama.cpp's graphs, the rows without output must be dropped before the states get their name
+        # The graphs in llama.cpp must drop the rows without output before the states get their name.
         before = graph[: graph.rindex("res->t_h_nextn")]
         drops = re.search(r"ggml_get_rows\(ctx0, (cur|flat), +inp_out_ids\)", before)
         assert gives_outputs == (drops is not None and "embeddings_nextn_masked" not in graph), name

@@ -14,7 +14,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-# these packages are imported on demand, and eaglecpp works without them
+# These packages are imported on demand. eaglecpp works without them.
 OPTIONAL = {"torch", "matplotlib", "openai", "IPython"}
 NAMES = {
     "llama_cpp": "llama-cpp-python",

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from eaglecpp.engine.vocabulary import Detokenizer
 
-# A small alphabet makes overlapping stop strings likely; the bytes make broken code points likely.
+# With a small alphabet, overlapping stop strings are likely. With single bytes, broken code points are
+# likely.
 letters = st.text(alphabet="abü世", max_size=12)
 raw = st.one_of(letters.map(str.encode), st.binary(max_size=12), st.just("a\u00fc\U0001f600b".encode()))
 stops = st.lists(st.text(alphabet="abü世", min_size=1, max_size=4), max_size=3)

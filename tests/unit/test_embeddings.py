@@ -80,7 +80,7 @@ def test_vectors_equal_llama_cpps(models: Models, encoders: dict[str, Path], nam
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_a_text_read_in_pieces_has_the_vector_of_the_whole(models: Models, pooling: str) -> None:
-    # this text has more tokens than a batch has rows
+    # This text has more tokens than a batch has rows.
     long = "over and over again, " * 100 + "def main(): return 1, 2, 3 " * 25
     with Engine.open(models.target, n_ctx=2048, n_threads=1) as engine:
         found = engine.embed(["short", long, "short"], pooling=pooling, normalize=False)
@@ -109,7 +109,7 @@ def test_a_too_long_text_is_cut_before_its_end_token_or_refused(bert: Engine) ->
     with pytest.raises(ContextFullError, match=f"input 1 has {len(tokens)} tokens, but at most 128 fit"):
         bert.embed(["x", long], truncate=False)
     assert bert.embedder.embed([long], n_ctx=16)[0].n_tokens == 16
-    huge = bert.embed("fox " * 100_000)  # the engine reads only the beginning of the text
+    huge = bert.embed("fox " * 100_000)  # the engine reads only the beginning of this text
     assert huge.n_tokens == 128
     assert not bert.embedder.embed(["x"], is_over=lambda: True)[0].vector.any(), "nobody waits for it"
 

@@ -38,7 +38,7 @@ def fresh(models: Models) -> Completion:
         return greedy(opened)
 
 
-# The result
+# The result of `generate`
 
 
 def test_a_completion_is_complete(engine: Engine) -> None:
@@ -64,7 +64,7 @@ def test_without_a_drafter_nothing_is_drafted(models: Models) -> None:
         Engine.open(models.target, strategy="chain:3")
 
 
-# Prompts
+# Forms of prompts
 
 
 def test_bos_is_added_once_to_text_and_never_to_ids(engine: Engine) -> None:
@@ -94,7 +94,7 @@ def test_an_invalid_prompt_is_refused(engine: Engine, prompt: Any, error: type[E
     assert text in str(caught.value)
 
 
-# Stopping
+# Ways to stop an answer
 
 
 def test_chunks_add_up_to_the_completion(engine: Engine, fresh: Completion) -> None:
@@ -168,7 +168,7 @@ def test_an_end_token_with_text_is_not_shown_either(models: Models, tmp_path: Pa
         assert (result.tokens, result.text, result.finish_reason) == ([plain], "", "stop")
 
 
-# The engine stays usable
+# The engine stays usable after errors
 
 
 def test_a_closed_stream_keeps_its_tokens(engine: Engine, fresh: Completion) -> None:
@@ -197,7 +197,7 @@ def test_an_exception_inside_ends_the_generation(
     assert greedy(engine).tokens == fresh.tokens
 
 
-# Conversations and threads
+# Several conversations and threads
 
 
 def test_a_new_call_ends_an_open_stream_of_another_thread(engine: Engine, fresh: Completion) -> None:
@@ -229,7 +229,7 @@ def test_wrong_files_are_refused_with_their_names(models: Models, tmp_path: Path
         assert Path(draft or target).name in str(caught.value)
     with pytest.raises(ModelNotFoundError, match="drafter") as missing:
         Engine.open(models.target, tmp_path / "none.gguf")
-    assert len(missing.traceback) > 2  # a log shows from where the file was opened
+    assert len(missing.traceback) > 2  # the traceback in a log shows the caller that opened the file
 
 
 def test_a_closed_engine_raises(models: Models) -> None:

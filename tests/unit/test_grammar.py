@@ -143,7 +143,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
-@pytest.mark.alone  # measures time
+@pytest.mark.alone  # this test measures time
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_grammars_cost_little_or_are_refused(name: str, target: Target) -> None:
     """Tests that hostile grammars cost little or are refused. With llama.cpp's parser and sampler, many of

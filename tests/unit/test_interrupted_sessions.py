@@ -41,8 +41,8 @@ def interrupted(call: Callable[[], object], at: int) -> bool:
                 raise KeyboardInterrupt
         return trace
 
-    # garbage collection is off, because the __del__ of another test's object could run code in eaglecpp's
-    # files
+    # Garbage collection is off, because the __del__ of another test's object could run code in eaglecpp's
+    # files.
     gc.disable()
     sys.settrace(trace)
     try:

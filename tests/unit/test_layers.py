@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "native"
 
-# folders whose headers each folder may include, in addition to its own headers
+# Folders whose headers each folder may include, in addition to its own headers.
 ALLOWED = {
     "base": set(),
     "algo": {"base"},
@@ -27,7 +27,7 @@ ALLOWED = {
     "engine": {"base", "algo", "kernels", "ggml_hook", "gguf", "draft", "target"},
     "bindings": {"base", "algo", "grammar", "kernels", "ggml_hook", "gguf", "draft", "target", "engine"},
 }
-# folders that may include the headers of each library
+# Folders that may include the headers of each library.
 FOREIGN = {
     "nanobind": {"bindings"},
     "Python.h": set(),

@@ -71,7 +71,7 @@ def test_the_oldest_records_are_removed_and_all_can_be_deleted(tmp_path: Path) -
         keep(learning, seed)
         os.utime(learning.records()[-1], (seed, seed))
     oldest, *_ = learning.records()
-    keep(learning, 4, max_bytes=3 * 4096)  # on the disk, a record takes a whole block
+    keep(learning, 4, max_bytes=3 * 4096)  # on disk, a record takes a whole block
     assert oldest not in learning.records() and 0 < len(learning.records()) < 4
     n_left = len(learning.records())
     learning.work.mkdir()
@@ -132,7 +132,7 @@ def test_a_full_disk_is_reported_once_until_answers_are_recorded_again(
         learning.folder.mkdir(exist_ok=True)
         learning.answers.write_text("a file in the way fails like a full disk")
         for seed in range(3):
-            keep(learning, seed)  # this must not raise
+            keep(learning, seed)  # this call must not raise an error
         assert caplog.text.count("cannot be recorded for learning") == n_said
         learning.answers.unlink()
         keep(learning, 3)
@@ -303,7 +303,7 @@ def test_an_idle_server_learns_and_pauses_for_a_request(home: Path) -> None:
         learner = server.server._shared.learner
         assert wait_for(lambda: learner._training is not None)
         process = learner._training.process  # type: ignore[union-attr]
-        learner._idle_s = 1e9  # keeps the training from resuming before the check
+        learner._idle_s = 1e9  # the training does not resume before the check
         assert list(server.events("/v1/chat/completions", body | {"max_tokens": 4}))[-1] == "[DONE]"
         assert wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
         learner._idle_s = 0.3
@@ -354,7 +354,7 @@ def test_a_training_gives_its_memory_to_a_model_that_needs_it(tmp_path: Path) ->
         shared = server.server._shared
         (size,) = (one["size"] for one in server.get("/api/ps").json()["models"])
         assert wait_for(lambda: shared.learner.n_bytes > 1 << 22)
-        shared.learner._idle_s = 1e9  # keeps the training from restarting before the check
+        shared.learner._idle_s = 1e9  # the training does not restart before the check
         shared.n_bytes = 2 * size + (1 << 20)
         body = {"model": "second", "prompt": "What is", "stream": False, "options": {"num_predict": 2}}
         assert server.post("/api/generate", body).status_code == 200

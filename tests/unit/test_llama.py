@@ -279,7 +279,7 @@ def test_no_attribute_of_llama_cpps_instances_is_missing(with_logits: tuple[Llam
     the attributes that known frameworks use.
     """
     mine, other = with_logits
-    # attributes that are separate objects in each library
+    # Each library has its own objects in these attributes.
     own = {"ctx", "model", "draft_model", "n_threads", "n_threads_batch", "_chat_handlers"}
     for name in dir(other):
         if name.startswith("__") or callable(value := getattr(other, name)):

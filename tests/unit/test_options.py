@@ -107,7 +107,7 @@ def test_a_strategy_survives_text_and_back(text: str) -> None:
 @given(st.integers(1, 8), st.integers(1, 6), st.integers(0, 40))
 def test_the_leaf_bound_holds_for_the_leafiest_tree(k: int, depth: int, more: int) -> None:
     nodes = depth + more
-    # fills nodes breadth first with k children each, because no tree with as many nodes has more leaves
+    # The nodes are filled breadth first, with k children each. No tree with as many nodes has more leaves.
     children = [0]
     while len(children) <= nodes:
         children[next(i for i, n in enumerate(children) if n < k)] += 1

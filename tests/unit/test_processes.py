@@ -58,7 +58,7 @@ engine.clear()
 assert said(engine) == before
 """
 
-# A program that forks while other threads run native code. The child process does not have these threads.
+# This program forks while other threads run native code. The child process does not have these threads.
 FORK_BESIDE = """
 import os, signal, sys, threading, time
 from eaglecpp import Engine
@@ -80,7 +80,8 @@ if pid == 0:
 assert os.waitpid(pid, 0)[1] == 0
 """
 
-# A program whose address space runs out while a context is opened, as memory does on a small machine.
+# The address space of this program runs out while a context is opened. Memory may run out in the same way on
+# a small machine.
 MEMORY = """
 import resource, sys
 from pathlib import Path

@@ -119,7 +119,7 @@ def changed(one: core.SavedSequence, at: int, value: int) -> bytes:
     return HEADER.pack(*header) + bytes(one.blob[HEADER.size :])
 
 
-# Answers
+# Answers from saved prompts
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_prompt_is_not_read_again_after_a_restart(
         assert again.timings.reused_n == n_again
         assert again.timings.draft_n == plain.timings.draft_n
         assert again.timings.draft_n_accepted == plain.timings.draft_n_accepted
-        # one text continues from the answer, and the other text differs from the answer
+        # The first text continues from the answer. The second text differs from the answer.
         for end, n in (([*prompt(), *plain.tokens, 50], N_PROMPT), ([*prompt(600), 41, 42, 43], n_left)):
             engine.clear()
             assert engine.generate(end, **sampling).timings.reused_n >= n
@@ -222,7 +222,7 @@ def test_rows_are_used_only_if_their_dependencies_are_unchanged(
             assert engine.generate(prompt(), **GREEDY).timings.reused_n == 0, options
     with opened(n_ctx=2048) as engine:
         assert engine.generate(prompt(), **GREEDY).timings.reused_n == N_PROMPT - 1, "another length will do"
-    os.utime(models.target)  # a rewritten file also gets a new modification time
+    os.utime(models.target)  # a file that is written again gets a new modification time
     with opened() as engine:
         assert engine.generate(prompt(), **GREEDY).timings.reused_n == 0
 
@@ -235,9 +235,9 @@ def test_a_continued_conversation_has_one_file(opened: Callable[..., Engine], fo
             prompt(),
             prompt(900),
             prompt(start=7),
-        ):  # the last prompt differs from the text of the others
+        ):  # the text of the last prompt differs from the other texts
             engine.generate(text, **GREEDY)
-            engine.shared.prompts.flush()  # waits, because only one file is written at a time
+            engine.shared.prompts.flush()  # waits for the file, because only one file is written at a time
     assert len(files(folder)) == 2, "short texts have none"
     with opened() as engine:
         assert engine.generate(prompt(), cache_prompt=False, **GREEDY).timings.reused_n == 0
@@ -311,7 +311,7 @@ def test_targets_that_cannot_be_kept_say_so(
     assert caplog.text.count("no prompts are saved, because its sparse attention") == 1
 
 
-# Files
+# The files of the cache
 
 
 @pytest.fixture
@@ -333,7 +333,8 @@ def test_no_damaged_file_is_used(cache: PromptCache) -> None:
     file = written(cache, prompt(LEAST), n_bytes=300)
     whole = file.read_bytes()
     look = [*prompt(LEAST), 1]
-    # the head has some 2,400 bytes, and its MAC is checked first, so a sample of its bytes is enough
+    # Only a sample of the head's 2,400 bytes is changed. The head's MAC is checked before its content, so a
+    # sample is enough.
     places = {*range(64), *range(64, len(whole) - 600, 97), *range(len(whole) - 600, len(whole), 3)}
     damages = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in sorted(places)]
     damages += [
@@ -399,10 +400,10 @@ def test_sizes_are_checked_even_with_the_key(kind: str, opened: Callable[..., En
             saved(bytes(good.blob[:end]), is_sealed=False)
     with pytest.raises(ValueError, match="correct checksum"):
         saved(bytes(good.blob[:-1]) + b"\xff", is_sealed=False)
-    # in another process, the tokens of an image may stand for another image
+    # In another process, the token ids of an image may stand for another image.
     with pytest.raises(ValueError, match="tokens of images"):
         saved(bytes(good.blob[: HEADER.size]) + b"\xfb\xff\xff\xff" + bytes(good.blob[HEADER.size + 4 :]))
-    # this engine loads the damaged files
+    # This engine loads the damaged files.
     with opened(prompt_cache="") as engine:
         engine.generate(prompt(), **GREEDY)
         sequence = engine.default_session.slot
@@ -412,19 +413,19 @@ def test_sizes_are_checked_even_with_the_key(kind: str, opened: Callable[..., En
         unchecked.blob[:] = own.blob
         assert (unchecked.n_past, unchecked.tokens, core.SavedSequence(0).tokens) == (0, [], [])
         assert not sequence.restore(unchecked)
-        # wrong values of n_past, n_draft_rows, first and n_replay, and tokens outside the vocabulary
+        # Wrong values of n_past, n_draft_rows, first and n_replay, and tokens outside the vocabulary.
         for at, value in [(4, 1), (4, 700), (6, 700), (6, 3), (9, 700), (11, -1), (11, 2000)]:
             with contextlib.suppress(ValueError):
                 assert not sequence.restore(saved(changed(own, at, value)))
         n_tokens = HEADER.size + 4 * len(own.tokens)
         ids = np.full(len(own.tokens), 2**30, np.int32).tobytes()
         assert not sequence.restore(saved(bytes(own.blob[: HEADER.size]) + ids + bytes(own.blob[n_tokens:])))
-        # bytes that llama.cpp itself refuses to load
+        # Bytes that llama.cpp itself refuses to load.
         header = HEADER.unpack(own.blob[: HEADER.size])
         n_target, random = header[N_TARGET], np.random.default_rng(1)
         assert not sequence.restore(saved(bytes(own.blob[:-n_target]) + random.bytes(n_target)))
         assert engine.generate(prompt(), **GREEDY).timings.reused_n == 0
-        # checkpoints with wrong bytes or a wrong length
+        # Checkpoints with wrong bytes or a wrong length.
         for at in range(header[N_ENDS]):
             n, n_end, *behind = header[FIRST_END + 2 * at :]
             n_behind = n_target + sum(behind[1::2])

@@ -125,15 +125,16 @@ def test_a_lost_server_is_reported_before_a_substitute_answers(serve: Serve) -> 
         return [why for _, its_relay, why in core.lost_rpc_servers() if its_relay == relay]
 
     with socket.create_connection((host, int(port)), timeout=60) as ggml, ggml.makefile("rb") as answers:
-        ggml.sendall(numbers.pack(14, 24) + bytes(24))  # the greeting
+        ggml.sendall(numbers.pack(14, 24) + bytes(24))  # this is the greeting
         assert answers.read(36) == answer(7, 0)
         assert lost() == []
-        ggml.sendall(numbers.pack(8, 24) + bytes(16) + (5).to_bytes(8, "little"))  # get_tensor of 5 bytes
+        # this is get_tensor for 5 bytes
+        ggml.sendall(numbers.pack(8, 24) + bytes(16) + (5).to_bytes(8, "little"))
         assert answers.read(13) == (5).to_bytes(8, "little") + bytes(5)
         assert len(lost()) == 1
-        # two commands are sent, and the first command (device_count) gets no answer
+        # Two commands are sent. The first command (device_count) gets no answer.
         ggml.sendall(numbers.pack(6, 0) + numbers.pack(15, 0))
         assert answers.read(12) == (4).to_bytes(8, "little") + bytes(4)
     with socket.create_connection((host, int(port)), timeout=60) as ggml, ggml.makefile("rb") as answers:
         ggml.sendall(numbers.pack(14, 24) + bytes(24))
-        assert answers.read(36) == answer(7, 0)  # this answer comes from the relay
+        assert answers.read(36) == answer(7, 0)  # the relay itself sends this answer

@@ -27,12 +27,13 @@ from helpers.http_server import TARGET
 from helpers.script import run_script
 from helpers.vocabularies import SPECIALS, write_bpe, write_spaced_bpe, write_spm
 
-pytestmark = pytest.mark.alone  # measures time
+pytestmark = pytest.mark.alone  # these tests measure time
 
 PRE = ("gpt-2", "default", "qwen2", "llama-bpe", "smollm", "tekken")
-# pre-tokenizers that llama.cpp implements only by a regular expression
+# For these pre-tokenizers, llama.cpp only has a regular expression.
 STD_REGEX = ("tekken", "deepseek-v3", "gpt-4o")
-N_TEXTS = {"tekken": 25}  # fewer texts, because llama.cpp compiles the regular expression for every text
+# there are fewer texts, because llama.cpp compiles the regular expression for every text
+N_TEXTS = {"tekken": 25}
 PARTS = (
     *(*SPECIALS, "<|im_", "|>", "<|", "</s>", "<s>", "<unk>", "<|endoftext|", "<|bos|>", "<b", "b>", "_"),
     *("\n", "\r\n", " ", "   ", "\t", "the", " and", "word", "Aa", "aaaa", "1", "1234567", "'s", "'", "!?"),
@@ -61,8 +62,8 @@ MODELS: dict[str, Callable[[Path], Path]] = {
     "spaced bpe": lambda folder: write_spaced_bpe(folder / "spaced.gguf"),
     "spm": lambda folder: write_spm(folder / "spm.gguf"),
     "spm, stripping": lambda folder: write_spm(folder / "phi.gguf", "phi-3"),
-    # Special tokens of equal length, where the beginning of one token is the end of the other. llama.cpp does
-    # not guarantee which token it finds first.
+    # These special tokens have the same length, and the beginning of one token is the end of the other.
+    # llama.cpp does not guarantee which token it finds first.
     "overlapping": lambda folder: write_bpe(folder / "overlap.gguf", "gpt-2", ("aab", "baa")),
 }
 
@@ -116,7 +117,7 @@ def test_special_tokens_are_found_in_linear_time() -> None:
         (end,) = engine.tokenize("<|im_end|>", add_bos=False)
         started = time.process_time()
         assert engine.tokenize("<|im_end|>" * 200_000, add_bos=False) == [end] * 200_000
-        assert time.process_time() - started < 5.0  # llama.cpp's own search takes minutes
+        assert time.process_time() - started < 5.0  # llama.cpp's own search takes minutes for this text
 
 
 @pytest.mark.parametrize("pre", STD_REGEX)
@@ -146,7 +147,7 @@ def lets_others_run(work: Callable[[], object]) -> bool:
             gate, ran = threading.Lock(), []
             gate.acquire()
             other = threading.Thread(target=lambda gate=gate, ran=ran: ran.append(gate.acquire()))  # type: ignore[misc]
-            other.start()  # returns when the thread waits at the gate or is about to wait
+            other.start()  # `start` returns when the thread waits at the gate or is about to wait
             time.sleep(0.01)
             gate.release()
             work()

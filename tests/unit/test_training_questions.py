@@ -56,7 +56,7 @@ def test_no_benchmark_question_was_trained_on(path: Path) -> None:
         for text in entry.get("turns") or [entry["prompt"]]:
             words = content(text)
             for question, known in asked.items():
-                # follow-up questions consist of a few common words, so at least three shared words are
-                # required
+                # Follow-up questions consist of a few common words. So a match needs at least three shared
+                # words.
                 enough = len(words & known) > 2
                 assert not enough or overlap(words, known) < 0.5, f"{path.name}: {text!r}, {question!r}"

@@ -34,7 +34,7 @@ def report(rows: dict[int, float], tokens: dict[int, float], draft_ms: float = 1
     return {"plain_ms": rows[1], "verify": verify, "chains": chains, "trees": [], "acceptance": known}
 
 
-# Predicted
+# Verdicts from predictions
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def report(rows: dict[int, float], tokens: dict[int, float], draft_ms: float = 1
             {"pays": False, "n_rows": 4, "most": 2.6 - 0.06},
             ("takes 3.0 times as long as one", "it pays below 2.5 times"),
         ),
-        # Noise must not predict a speed-up above the tokens per round. Here the measured time of a batch of
-        # four rows is half the time of one row.
+        # Noise must not predict a speed-up above the tokens per round. In this case, a batch of four rows was
+        # measured at half the time of one row.
         ({1: 10.0, 4: 5.0}, {3: 2.3}, 0.0, {"n_rows": 4, "speed": 2.3}, ("takes no longer than one on",)),
     ],
 )  # fmt: skip
@@ -68,7 +68,7 @@ def test_the_best_chain_is_named_with_its_cost_and_the_break_even_point(
     assert all(text in str(found) for text in says)
 
 
-# From answers
+# Verdicts from answers
 
 
 def answered(n: int, rounds: int, speedup: float | None, **plan: Any) -> Timings:
@@ -110,7 +110,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_doctor_run_and_bench_report_the_same(
     models: Models, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eaglecpp.bench.strategies._STEADY", 1e9)  # accepts any noise
+    monkeypatch.setattr("eaglecpp.bench.strategies._STEADY", 1e9)  # any noise is accepted
     monkeypatch.setattr("eaglecpp.bench.strategies._NOISE", 1e9)
     sizes = ["-t", "1", "-c", "512"]
     pair = [str(models.target), "--draft", str(models.draft)]

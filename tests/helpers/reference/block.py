@@ -127,7 +127,7 @@ class BlockDrafter:
         for cache in self.cache:
             cache.truncate(n_rows)
 
-    # Context
+    # Rows of the context
 
     def fuse(self, features: torch.Tensor | list[torch.Tensor]) -> torch.Tensor:
         """Maps features `[A, n_rows, Ht]` to the context g `[n_rows, H]`."""

@@ -27,8 +27,8 @@ class Switches:
 
     norm_before_residual: bool
     norm_output: bool
-    # width of the sliding window of each layer, 0 = full attention; the last entry also applies to all
-    # further layers
+    # Width of each layer's sliding window; 0 means full attention. The last entry also applies to all further
+    # layers.
     windows: tuple[int, ...]
 
     @staticmethod
@@ -93,7 +93,7 @@ class Drafter:
         self.cache = [kind.cache() for _ in range(self.n_layers)]
         self.n_committed = 0
         self.positions = torch.zeros(0, dtype=torch.long)  # RoPE positions of all rows in the cache
-        # ancestors of each draft row; a row counts as its own ancestor
+        # Ancestors of each draft row. A row counts as its own ancestor.
         self.ancestors = torch.zeros(0, 0, dtype=torch.bool)
 
     def fuse(self, features: torch.Tensor) -> torch.Tensor:
@@ -160,7 +160,8 @@ class Drafter:
             )
             residual = normed if self.switches.norm_before_residual else h
         else:
-            # vLLM and speculators call this norm input_layernorm, SGLang and ModelOpt hidden_norm
+            # This norm is called input_layernorm in vLLM and speculators, and hidden_norm in SGLang and
+            # ModelOpt.
             norm = self.w.get(f"{name}.input_layernorm.weight", self.w.get(f"{name}.hidden_norm.weight"))
             assert norm is not None
             u, residual = rms(h, norm, self.eps), h

@@ -16,7 +16,7 @@ from eaglecpp.chat.bounds import MAX_TOKENS
 from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.errors import TemplateError
 
-pytestmark = pytest.mark.alone  # measures time
+pytestmark = pytest.mark.alone  # these tests measure time
 
 DOUBLE = "{% set s = namespace(x='0123456789') %}{% for i in range(300) %}{% set s.x = EXPR %}{% endfor %}"
 IN_A_LOOP = (
@@ -125,7 +125,7 @@ def test_compiling_takes_no_more_than_its_share(text: str) -> None:
     take several times as long.
     """
     started = time.thread_time()
-    # Python may refuse the template at its end, because the template is nested too deeply
+    # After rendering, Python may refuse the template, because the template is nested too deeply.
     with contextlib.suppress(TemplateError):
         JinjaTemplate(text)
     assert time.thread_time() - started < 10
@@ -169,7 +169,7 @@ def test_output_that_would_escape_the_limits_is_counted() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "{{ cycler() }}",  # RuntimeError
+        "{{ cycler() }}",  # cycler() raises RuntimeError
         "{{ 1 / 0 }}",
         "{{ [1]|groupby('a.b') }}{{ nothing.at.all }}",
         "{{ 'é'.encode('latin-9x') }}",

@@ -124,7 +124,7 @@ MARK = re.compile(
     r"<\|\w+\|?>|\]<\]\w+\[>\[|</?mm:think>|<\w+\|>|<｜[\w▁]+｜>|</?(?:think|tool_call)>|\[TOOL_CALLS\]|｜DSML｜"
 )
 MARKS = {mark for one in FAMILIES.values() for mark in MARK.findall(one.call + one.thinks)}
-MARKS |= {"<|return|>"}  # otherwise llama.cpp takes <|end|> for the end of an answer
+MARKS |= {"<|return|>"}  # without this mark, llama.cpp would treat <|end|> as the end of an answer
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def test_a_call_is_found(engine: Engine, family: Family) -> None:
             engine, family, family.call.replace("</think>", ""), PromptOptions([LAMP], think=True)
         )
         assert (made.thinking, [call.name for call in made.tool_calls]) == ("hm", [ON.name])
-    # "<|im_end|>" ends answers in some families, and surrounds calls in the templates of these families
+    # In some families, "<|im_end|>" ends answers, and the template also writes "<|im_end|>" around calls.
     ended = answered(engine, family, family.call + "<|im_end|>", PromptOptions([LAMP, BELL], think=True))
     assert "<|im_end|>" not in ended.content
     assert not answered(engine, family, family.call, PromptOptions(think=True)).tool_calls, (
@@ -274,7 +274,7 @@ def test_a_form_is_the_answer(engine: Engine, target: Target, family: Family) ->
     grammar = chat.grammar(prompt, form, True)
     assert allowed(engine, target, grammar, late)
     close = chat.tags.close if chat.tags is not None else ""
-    # the closing text, preceded by its shorter prefixes
+    # The closing text comes after all its shorter prefixes.
     begun = "".join(close[:n] for n in range(1, len(close))) + close
     assert allowed(engine, target, grammar, late.replace(close, begun)), (
         "the thought ends with all of its tag"
@@ -308,7 +308,7 @@ def test_a_started_thought_is_continued(engine: Engine, family: Family) -> None:
         assert (made.thinking, made.content) == ("m", "yes")
 
 
-# Results of calls
+# Results of tool calls
 
 
 CALLED = Message("assistant", "", "", (ToolCall("lamp", {"on": True}, "call_0123abcd"),
@@ -354,13 +354,13 @@ def test_a_system_prompt_that_is_printed_in_some_conversations_only_is_never_los
 )
 def test_all_messages_are_in_the_prompt(engine: Engine, family: Family, turns: list[tuple[str, str]]) -> None:
     if turns == [("system", "one")] and family.file == "Qwen3.5-4B":
-        turns = [*turns, ("user", "two")]  # the template refuses a conversation without a question
+        turns = [*turns, ("user", "two")]  # this template refuses a conversation without a question
     chat = chat_of(engine, family)
     messages = [Message(role, f"probe-{text}") for role, text in turns]
     text = chat.render(chat.conversation(messages).prompt())[0].text
     found = [text.find(message.content) for message in messages]
     assert min(found) >= 0
-    # some templates print all system messages first
+    # Some templates print all system messages before the other messages.
     spoken = [at for at, (role, _) in zip(found, turns, strict=True) if role != "system"]
     assert spoken == sorted(spoken)
     if turns[:2] == [("system", "one"), ("system", "two")]:

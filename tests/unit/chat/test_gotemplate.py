@@ -17,7 +17,7 @@ from eaglecpp.chat.go_template import Template
 from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.errors import TemplateError
 
-pytestmark = pytest.mark.alone  # measures time
+pytestmark = pytest.mark.alone  # these tests measure time
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -128,7 +128,7 @@ def test_an_exploding_template_is_stopped(template: str, monkeypatch: pytest.Mon
         ("{{ range .Messages }}{{ .Name }}{{ end }}", "there is no field Name in"),
         ("{{ if true }}" * 5000 + "{{ end }}" * 5000, "more than 16384 words and signs|blocks in each other"),
         ("{{ " + "(" * 500 + "1" + ")" * 500 + " }}", "blocks in each other"),
-        (" " * 250_000 + "{{ end }}", "unexpected end"),  # a former version took minutes
+        (" " * 250_000 + "{{ end }}", "unexpected end"),  # earlier versions needed minutes for this text
         ("{{ printf `%9999d` 1 }}", "not supported"),
         ("{{ ($x := 1) }}", "unexpected :="),
         ("{{ printf " + "1 " * 20_000 + "}}", "more than 16384 words and signs"),

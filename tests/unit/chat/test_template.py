@@ -110,10 +110,12 @@ def test_jinja_gets_tools_thinking_and_tokens() -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("{{ c.function.name + c.function.arguments }}", 'f{"a": "é"}'),  # functionary concatenates texts
+        # functionary's template concatenates texts in this way
+        ("{{ c.function.name + c.function.arguments }}", 'f{"a": "é"}'),
         ("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}", "a=é"),
         ("{{ c.function.arguments }}", '{"a": "é"}'),
-        ("{% if m.content is none %}{{ c.function.arguments ~ '' }}{% endif %}", '{"a": "é"}'),  # R1-Distill
+        # R1-Distill's template concatenates texts in this way
+        ("{% if m.content is none %}{{ c.function.arguments ~ '' }}{% endif %}", '{"a": "é"}'),
     ],
 )
 def test_a_call_reaches_a_template_in_the_form_that_it_needs(line: str, expected: str) -> None:

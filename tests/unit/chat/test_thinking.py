@@ -47,7 +47,7 @@ CASES = [
     ("<think>a <tool_call> is due</think>so", {"thinking": "a <tool_call> is due", "answer": "so"}),
     ("<think>ends in a tag </thi", {"thinking": "ends in a tag </thi"}),
     ("<thi", {"answer": "<thi"}),
-    ("</think>\n\nso", {"answer": "so"}),  # MiniMax M3 without a thought
+    ("</think>\n\nso", {"answer": "so"}),  # MiniMax M3 answers without a thought in this way
     ("", {}),
 ]
 
@@ -101,7 +101,7 @@ CHANNELS = [
     ('<|channel|>commentary to=functions.f<|message|>{"a": "<|call|>"}<|call|>', "",
      ToolCall("f", {"a": "<|call|>"})),
     ("to=functions.f<|message|>{a: 1}<|end|><|start|>assistant<|channel|>final<|message|>so", "",
-     "to=functions.f<|message|>{a: 1}\n\nso"),  # a broken call
+     "to=functions.f<|message|>{a: 1}\n\nso"),  # the JSON of this call is broken
 ]  # fmt: skip
 
 
@@ -127,7 +127,7 @@ MESSAGES = {
 }
 
 
-CALLS = {  # calls as templates print them
+CALLS = {  # calls in the form in which templates print them
     GPT_OSS.open: 'to=functions.\0<|message|>{"probe_key": "\0"}<|call|>',
     "<|open|>think<|sep|>": '<|open|>tools<|sep|><|open|>call tool="\0" index="1"<|sep|><|open|>argument '
     'key="probe_key" type="string"<|sep|>\0<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',

@@ -20,7 +20,7 @@ from eaglecpp.chat.formats import GPT_OSS, HERMES, KNOWN, CallFormat, Layout, fo
 from eaglecpp.chat.message import ToolCall
 from eaglecpp.chat.reader import Reader
 
-pytestmark = pytest.mark.alone  # measures time
+pytestmark = pytest.mark.alone  # these tests measure time
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Around:
     after: str = ""
 
 
-MESSAGES = {  # message around a call, by the mark of the call
+MESSAGES = {  # text of a message around a call, by the mark of the call
     "to=functions.": Around(GPT_OSS, "<|channel|>final<|message|>hm <|end|>"),
     ">>>": Around(layout_of(">>>all\n"), "all\nhm "),
     "<|open|>tools<|sep|>": Around(
@@ -144,8 +144,8 @@ def test_calls_are_found_in_every_form(form: str, size: int) -> None:
     assert (said, calls) == ("", expected)
 
 
-# (a call as a template prints it, with "\0" for the tool's name and for the argument; two calls as a model
-# writes them)
+# Pairs of texts: a call as a template prints it, with "\0" for the tool's name and for the argument, and two
+# calls as a model writes them.
 LEARNED = {
     "Apertus": ('<|tools_prefix|>[{"\0": {"probe_key": "\0"}}]<|tools_suffix|>',
                 '<|tools_prefix|>[{"f": {"a": 1}}, {"g": {}}]<|tools_suffix|>'),
@@ -161,8 +161,8 @@ LEARNED = {
 @pytest.mark.parametrize("form", LEARNED)
 def test_marks_are_learned_from_the_printed_template(form: str) -> None:
     called, text = LEARNED[form]
-    # a mark that the template prints takes precedence over a mark that it only mentions; text that is in
-    # every answer is not a mark
+    # A mark that the template prints takes precedence over a mark that the template only mentions. A text
+    # that is in every answer is not a mark.
     marks = formats_of("<tool_call>", "<|assistant|>" + called + "<|end|>", "<|assistant|>\0<|end|>")
     assert read("hm " + text, marks, 1) == ("hm", [F1, G])
     assert read("<|assistant|>", marks) == ("<|assistant|>", [])
@@ -200,7 +200,8 @@ def test_values_without_quotes_have_the_schemas_type(write: Callable[..., str], 
         ({"text": '{"a": 1}'}, {"text": '{"a": 1}'}),
         ({"text": "    if x:\n        pass\n"}, {"text": "    if x:\n        pass\n"}),
         ({"n": "3", "on": "true", "kind": "1"}, {"n": 3, "on": True, "kind": "1"}),
-        ({"n": "None", "list": "['a', True]"}, {"n": None, "list": ["a", True]}),  # values in Python's syntax
+        # the values have Python's syntax
+        ({"n": "None", "list": "['a', True]"}, {"n": None, "list": ["a", True]}),
         ({"on": "{1}", "list": "['a"}, {"on": "{1}", "list": "['a"}),
         ({"any": "3", "other": "x"}, {"any": 3, "other": "x"}),
     ):
@@ -266,7 +267,8 @@ def in_proportion(work: Callable[[str], object], piece: str) -> None:
             times.append(time.thread_time() - started)
         return min(times)
 
-    assert seconds(160_000) < 3 * 8 * max(seconds(20_000), 0.002)  # quadratic time would be 64 times as long
+    # with quadratic time, the long text would take 64 times as long
+    assert seconds(160_000) < 3 * 8 * max(seconds(20_000), 0.002)
 
 
 def test_any_number_of_ends_without_a_call_is_left_out() -> None:
@@ -305,7 +307,7 @@ def test_any_printed_template_gives_a_form_or_none(printed: list[str]) -> None:
         form.calls("<x>a</x>", {})
 
 
-# "\\1" stands for the value, and "\\2" for the value as a JSON string
+# "\\1" stands for the value, and "\\2" stands for the value as a JSON string.
 WRITTEN = {
     "Hermes": ("<tool_call>", '<tool_call>\n{"name": "save", "arguments": {"text": \2}}\n</tool_call>'),
     "Mistral": ("[TOOL_CALLS]", '[TOOL_CALLS]save[ARGS]{"text": \2}'),
@@ -348,7 +350,7 @@ def test_marks_of_every_family_in_a_value_are_its_text(family: str) -> None:
         value = f"a {mark} b"
         whole = written.replace("\1", value).replace("\2", json.dumps(value))
         assert read_typed(whole, printed, 7) == ("", [{"text": value}]), mark
-        for at in range(1, len(whole)):  # a cut answer contains either this call or no call
+        for at in range(1, len(whole)):  # an answer that was cut contains either this call or no call
             assert read_typed(whole[:at], printed, 64)[1] in ([], [{"text": value}]), (mark, at)
 
 

@@ -54,7 +54,8 @@ def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
         source: ModelFiles | None = None,
         options: dict[str, Any] | None = None,
         saved: SavedChat | None = None,
-        strategy: str | None = "chain:3",  # the drafts of `auto` depend on the clock
+        # a fixed strategy, because the drafts of `auto` depend on the clock
+        strategy: str | None = "chain:3",
         **settings: Any,
     ) -> Chat:
         rest = list(lines)

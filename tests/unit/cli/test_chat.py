@@ -31,7 +31,7 @@ def said(chat: Chat) -> list[tuple[str, str]]:
     return [(message.role, message.content) for message in chat.conversation.messages]
 
 
-# Same as Ollama
+# Commands that Ollama has too
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_saved_chat_is_a_model(talk: Talk, models: Models, folder: ChatFolder,
     assert folder.latest("mine:latest") is not None
 
 
-# Not in Ollama
+# Commands that Ollama lacks
 
 
 def test_regen_answers_again_with_another_seed(talk: Talk) -> None:
@@ -306,7 +306,7 @@ def test_errors_do_not_end_the_chat(talk: Talk, models: Models, tmp_path: Path, 
     assert [role for role, _ in said(chat)] == ["user", "assistant"]
 
 
-# Turns
+# Questions and answers
 
 
 def test_old_messages_are_left_out_with_a_note(talk: Talk, folder: ChatFolder, capsys: Capture) -> None:
@@ -322,7 +322,7 @@ def test_old_messages_are_left_out_with_a_note(talk: Talk, folder: ChatFolder, c
     assert len(saved.messages) == 16, "nothing of the conversation itself is lost"
 
 
-# The model's Modelfile
+# Settings of the model's Modelfile
 
 
 def test_the_models_own_messages_are_shown_and_stay(talk: Talk, models: Models, capsys: Capture) -> None:
@@ -344,7 +344,7 @@ def test_a_models_own_drafter_that_does_not_fit_is_left_out_with_a_note(
     assert len(said(chat)) == 2
 
 
-# Saving
+# Saving and loading chats
 
 
 def test_every_turn_is_saved_and_can_be_continued(talk: Talk, folder: ChatFolder) -> None:
@@ -389,7 +389,7 @@ def test_an_unreadable_image_is_reported_and_not_attached(talk: Talk, tmp_path: 
     good, damaged = tmp_path / "good.png", tmp_path / "damaged.png"
     good.write_bytes(make_image(1))
     damaged.write_bytes(make_image(1)[:200])
-    chat = talk(f"/read {good}", "hello there")  # no projector, so no picture is attached
+    chat = talk(f"/read {good}", "hello there")  # this model has no projector, so no picture is attached
     assert chat.images == [] and len(chat.conversation.messages) == 2
     mmproj = {"mmproj": str(make_projector(tmp_path / "mmproj.gguf", 64))}
     seeing = talk(

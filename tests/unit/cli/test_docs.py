@@ -28,7 +28,8 @@ def commands(page: Path) -> list[list[str]]:
     found = []
     for block in BLOCKS.findall(page.read_text(encoding="utf-8")):
         for line in block.replace("\\\n", " ").splitlines():
-            if "eaglecpp " not in line or "[" in line.split("#")[0]:  # the line is a synopsis, not a command
+            # such a line is a synopsis and not a command
+            if "eaglecpp " not in line or "[" in line.split("#")[0]:
                 continue
             words = shlex.split(line, comments=True) if line.count('"') % 2 == 0 else []
             while words and words[0] in ("$", "torchrun"):

@@ -53,7 +53,7 @@ def test_a_mistyped_name_is_answered_with_the_nearest() -> None:
 
 
 def test_a_model_without_a_drafter_gets_a_list_of_similar_names() -> None:
-    said = run("qwen3:4b").stderr  # Qwen3-4B-Instruct-2507 is qwen3:4b-instruct
+    said = run("qwen3:4b").stderr  # in Ollama, Qwen3-4B-Instruct-2507 is called qwen3:4b-instruct
     assert said == "no drafter is known for qwen3:4b itself; these have it in their names\n"
 
 
@@ -77,7 +77,7 @@ def test_a_copy_of_a_known_file_is_known_under_any_name(tmp_path: Path, models: 
     for name in (copy, "bare"):
         assert fetch(name).offer == "this is a copy of known: --draft known uses its drafter"
     assert fetch(copy, "auto").draft == find_here("known").draft
-    copy.write_bytes(copy.read_bytes()[:-1] + b"x")  # other weights, as in a fine-tune
+    copy.write_bytes(copy.read_bytes()[:-1] + b"x")  # the weights now differ, as in a fine-tune
     assert "is a copy" not in fetch(copy).offer
 
 
@@ -85,7 +85,7 @@ def test_the_included_drafter_is_offered_without_a_download(tmp_path: Path) -> N
     names = {"general.name": "Smollm2 135M 8k Lc100K Mix1 Ep2"}
     path = rewrite(make_target(tmp_path).gguf, tmp_path / "my.gguf", changed=names)
     assert fetch(path).offer.endswith(": --draft auto uses it")
-    (notice,) = fetch(path, "auto").notices  # the notice: the drafter is for another vocabulary
+    (notice,) = fetch(path, "auto").notices  # the notice reports that the drafter is for another vocabulary
     assert "was not made for" in notice and notice.endswith("; drafting from the text itself")
 
 

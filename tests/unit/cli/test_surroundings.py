@@ -36,7 +36,7 @@ def outcome(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, s
     return code, out, err
 
 
-# Streams
+# Standard streams
 
 
 @posix
@@ -115,7 +115,7 @@ def test_ctrl_c_before_and_after_a_command_is_silent(program: str, code: int, tm
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
-# Folders
+# Folders of the user
 
 
 @posix
@@ -156,7 +156,7 @@ def test_a_word_that_is_too_long_for_a_path_is_not_a_path(
     assert expected in err and "Errno" not in err
 
 
-# Split files
+# Models that are split into several files
 
 
 def test_any_part_of_a_split_file_names_the_whole(
@@ -172,7 +172,7 @@ def test_any_part_of_a_split_file_names_the_whole(
     assert code == 1 and f"first part, {parts[0].name}, is missing" in err
 
 
-# Disks
+# Full disks
 
 
 def test_a_full_disk_is_reported_with_its_folder_and_a_remedy(

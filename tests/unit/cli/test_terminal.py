@@ -91,7 +91,8 @@ def test_withheld_text_is_shown_after_ctrl_c(models: Models) -> None:
         stream = engine.stream(
             "ab cd",
             max_tokens=8,
-            # after its first character, the answer may become the stop string, so it is held back
+            # After its first character, the answer may become the stop string. So the remaining text is held
+            # back.
             stop=whole.text[1:] + "\0 and more",
             stop_when=lambda tokens: setattr(watch, "requested", len(tokens) == 3),
         )

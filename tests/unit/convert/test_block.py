@@ -31,7 +31,7 @@ THETA = {"rope_theta": 10000.0}
 DFLASH, DSPARK, DFLASH2 = BlockShape(), BlockShape("dspark"), BlockShape("dflash2")
 LAGUNA = BlockShape(gated=True, window=6, causal=True)
 BARE = BlockShape("dspark", own_tables=False)
-PLAIN = BlockShape("dspark", rank=0, confidence=False)  # the drafter that DeepSpec calls "DFlash"
+PLAIN = BlockShape("dspark", rank=0, confidence=False)  # DeepSpec calls this drafter "DFlash"
 REDUCED = BlockShape("dspark", n_draft_vocab=160)
 GEMMA = BlockShape("dspark", gemma="keys")
 UNCAPPED = {"final_logit_softcapping": None}

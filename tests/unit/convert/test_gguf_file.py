@@ -18,7 +18,7 @@ from eaglecpp.convert.errors import GgufError
 from eaglecpp.convert.gguf_file import read_gguf
 from helpers.tiny import TinyTarget
 
-pytestmark = pytest.mark.alone  # measures time
+pytestmark = pytest.mark.alone  # these tests measure time
 
 
 def string(text: str) -> bytes:

@@ -34,7 +34,7 @@ def test_documentation_names_exactly_the_listed_keys_and_tensors_and_their_types
 
 GEMMA = DraftShape(gemma="keys", n_draft_vocab=367)
 PARALLEL = DraftShape(n_parallel=6)
-HEADLESS = DraftShape(qk_norm=True)  # the head reads the states before the norm
+HEADLESS = DraftShape(qk_norm=True)  # the head of this drafter reads the states before the norm
 BLOCKS = {
     "dflash": BlockShape("dflash2", window=64),
     "dflash_ex": BlockShape("dspark", gemma="keys", extra={"output_multiplier": 0.5}),

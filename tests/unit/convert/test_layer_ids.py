@@ -27,9 +27,10 @@ DEFAULT = (2, 4, 5)
         (None, {}, (DEFAULT, "default")),
         ([], {}, (DEFAULT, "default")),
         ([2, 4, 5], {}, (DEFAULT, "boundary")),
-        ([1, 3, 4], {}, (DEFAULT, "post+1")),  # the ids of the default in the other convention
+        ([1, 3, 4], {}, (DEFAULT, "post+1")),  # these are the default ids in the other convention
         ([1, 3, 4], BOUNDARY, ((1, 3, 4), "boundary")),
-        ([1, 3, 8], {}, ((1, 3, 8), "boundary")),  # boundary ids, because block 8 does not exist
+        # these must be boundary ids, because block 8 does not exist
+        ([1, 3, 8], {}, ((1, 3, 8), "boundary")),
         ([9, 9, 9], {"aux_layers": [0, 3, 8]}, ((0, 3, 8), "given")),
         (None, {"aux_layers": [1, 3, 4], **POST}, (DEFAULT, "given")),
         ([4, 2, 5], BOUNDARY, "distinct ascending"),
@@ -66,9 +67,10 @@ def test_ids_of_speculators_are_boundaries(ids: tuple[int, ...], convert: Conver
     ("family", "layers", "edit"),
     [
         *((family, (2, 4, 7), {}) for family in ("specforge", "torchspec", "modelopt", "speculators")),
-        # both keys have the same ids, so they are boundary ids in either convention
+        # Both keys have the same ids, so the ids are boundary ids in either convention.
         ("torchspec", (1, 3, 6), {IDS: [1, 3, 6]}),
-        ("speculators", (1, 3, 5, 7), {"num_aux_hidden_states": 3}),  # derived from the size of fc
+        # the number of layers follows from the size of fc
+        ("speculators", (1, 3, 5, 7), {"num_aux_hidden_states": 3}),
     ],
 )
 def test_families_with_a_convention_need_no_flag(

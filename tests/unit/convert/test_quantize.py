@@ -19,8 +19,8 @@ from eaglecpp.convert.quantize import TYPES, ErrorSum, encode, file_type, parse_
 from helpers.checkpoints import Convert, write_checkpoint
 from helpers.random_drafter import DraftShape
 
-# Limits of the relative RMS error for normally distributed values. Each limit is a third above the present
-# error of ggml's quantiser.
+# Maximum relative RMS error for normally distributed values. Each limit is a third above the present error of
+# ggml's quantiser.
 LIMITS = {
     "F32": 0.0, "F16": 3e-4, "BF16": 3e-3, "Q8_0": 8e-3, "Q6_K": 0.03, "Q5_K": 0.05,
     "Q5_1": 0.06, "Q5_0": 0.06,
@@ -42,7 +42,7 @@ def encoded(values: np.ndarray, kind: Q, n_workers: int = 2) -> tuple[bytes, flo
     return data, errors.relative_rms
 
 
-# ggml builds a search grid on the first use of some types, which takes 17 s for IQ1_M
+# IQ1_M is left out. ggml builds a search grid when a type such as IQ1_M is first used, which takes 17 s.
 @pytest.mark.parametrize("name", sorted(set(TYPES) - {"IQ1_M"}))
 def test_round_trip_within_the_types_error(name: str, values: np.ndarray) -> None:
     kind = Q[name]

@@ -47,7 +47,8 @@ BOTH = ("500000", "10000")
         ("vllm", PLAIN, {"rope_theta": 1e4}, {}),
         ("specforge", PLAIN, THETA, {"rope_theta": BOTH}),
         ("specforge", PLAIN, LLAMA3, {"rope_theta": BOTH, "rope_scaling": ("config", "none")}),
-        ("specforge", PLAIN, {"fc_norm": False, **THETA}, {}),  # a checkpoint from before the trainer's fix
+        # this checkpoint is older than the trainer's fix
+        ("specforge", PLAIN, {"fc_norm": False, **THETA}, {}),
         ("specforge", NEW, THETA, {"feed": ("post", "pre")}),
         ("specforge", PLAIN, {"norm_output": False}, {"head_norm": ("yes", "no")}),
         ("speculators", PLAIN, THETA, {}),
@@ -58,7 +59,7 @@ BOTH = ("500000", "10000")
         ("modelopt", PLAIN, {}, {"feature_norm": ("twice", "once")}),
         ("modelopt", DraftShape(norm_before_fc=True), {}, {"feature_norm": ("once", "twice")}),
         ("modelopt", PLAIN, UNSIGNED, {"feature_norm": ("once", "twice")}),
-        # a checkpoint of eaglecpp's trainer
+        # eaglecpp's trainer wrote this checkpoint.
         ("torchspec", PLAIN, {"eaglecpp": {}, "rope_scaling": YARN, **THETA}, {}),
     ],
 )  # fmt: skip

@@ -26,7 +26,7 @@ from eaglecpp.convert import read_gguf, safetensors_file, torch_zip
 from eaglecpp.convert.errors import CheckpointError, ConfigError, GgufError, SourceError
 from helpers.checkpoints import Convert, save_bin, write_checkpoint
 
-pytestmark = pytest.mark.alone  # measures time
+pytestmark = pytest.mark.alone  # these tests measure time
 
 
 def test_every_dtype_of_a_torch_file_is_read_exactly(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_nan_or_infinity_is_one_short_error(value: str, shown: str, convert: Con
     assert len(str(caught.value)) < 300
 
 
-# Small files that unpack to large ones
+# Small files that unpack to large files
 
 
 def peak_of(test: Callable[[], None]) -> int:
@@ -317,19 +317,20 @@ def test_an_entry_with_a_large_declared_size_is_not_read(tmp_path: Path) -> None
     [
         (b"\x80\x02" + b"}" * 3_000_000 + b".", "data.pkl is 3000003 bytes"),
         (b"\x80\x02" + b"}" * 1_000_000 + b"K\x01.", "found int"),
-        (b"\x80\x02}r\xff\xff\xff\x7f.", ""),  # a memo with 2^31 entries
-        (b"\x80\x05\x96" + (1 << 40).to_bytes(8, "little") + b".", "data.pkl"),  # a bytearray of a terabyte
+        (b"\x80\x02}r\xff\xff\xff\x7f.", ""),  # the memo of this pickle has 2^31 entries
+        # this pickle has a bytearray of a terabyte
+        (b"\x80\x05\x96" + (1 << 40).to_bytes(8, "little") + b".", "data.pkl"),
         (b"\x80\x05" + b"\x8f" * 10 + b".", "an instruction that"),
         (b"\x80\x02}(" + b")\x85" + b"2\x86" * 40 + b"K\x01u.", "an instruction that"),
         (
             b"\x80\x02})" + b"q\x01h\x01\x86" * 60 + b"K\x01s.",
             "expected str as a key, found tuple",
-        ),  # 2^60 numbers to hash
+        ),  # hashing this key would hash 2^60 numbers
         (
             b"\x80\x02ccollections\nOrderedDict\n)" + b"q\x01h\x01\x86" * 60 + b"K\x01\x86\x85\x85R.",
             "data.pkl",
         ),
-        (pickled(stride=(3, SHARED)), "malformed tensor"),  # 2^60 numbers to print
+        (pickled(stride=(3, SHARED)), "malformed tensor"),  # printing this value would print 2^60 numbers
         (pickled(pid=("storage", SHARED, "0", "cpu", 6)), "malformed tensor storage"),
         (b"\x80\x02\x8b" + (1 << 30).to_bytes(4, "little") + b".", "data.pkl"),
         (b"\x80\x02}h\x07.", "data.pkl cannot be read: UnpicklingError"),

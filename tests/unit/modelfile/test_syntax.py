@@ -13,7 +13,7 @@ import pytest
 
 from eaglecpp.modelfile import Command, Modelfile, ModelfileError, decode, parse, read
 
-pytestmark = pytest.mark.alone  # measures time
+pytestmark = pytest.mark.alone  # these tests measure time
 
 
 @pytest.mark.parametrize(

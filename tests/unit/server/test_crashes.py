@@ -22,7 +22,7 @@ from helpers.hub_server import HubServer
 from helpers.serve_process import QUICK, free_port, start_server
 
 REPO = "user/demo-GGUF"
-FILE = TARGET.read_bytes() + bytes(32)  # content that no other test stores
+FILE = TARGET.read_bytes() + bytes(32)  # no other test stores this content
 
 
 @pytest.fixture
@@ -59,7 +59,8 @@ def test_ctrl_c_in_an_answer_logs_no_traceback(store_root: Path, tmp_path: Path,
         for _ in range(n_signals):
             process.send_signal(signal.SIGINT)
             time.sleep(0.3)
-        assert process.wait(60) in (0, -signal.SIGINT)  # the second signal may come while Python ends
+        # the second signal may arrive while Python is already ending
+        assert process.wait(60) in (0, -signal.SIGINT)
     assert "Traceback" not in log.read_text(), log.read_text()
 
 
@@ -67,7 +68,7 @@ def test_ctrl_c_in_an_answer_logs_no_traceback(store_root: Path, tmp_path: Path,
 def test_a_server_killed_during_an_answer_frees_its_port(store_root: Path) -> None:
     port = free_port()
     body = {"model": "demo-target", "prompt": "def", "options": {"ignore_eos": True}}
-    for _ in range(2):  # the second server starts at once, on the same port
+    for _ in range(2):  # the second server starts immediately, on the same port
         process = start_server(TARGET, port, "--draft", str(DRAFT), *QUICK)
         try:
             url = f"http://127.0.0.1:{port}/api/generate"
@@ -94,7 +95,8 @@ def test_a_server_ends_cleanly_on_sigterm(tmp_path: Path) -> None:
         assert (home / "server.json").exists()
         assert requests.get(f"http://127.0.0.1:{port}/api/ps", timeout=60).ok
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) in (0, -signal.SIGINT)  # the second signal may come while Python ends
+        # the second signal may arrive while Python is already ending
+        assert process.wait(60) in (0, -signal.SIGINT)
         assert not (home / "server.json").exists()
         assert re.search(
             r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO GET /health 200 ", log.read_text(), re.MULTILINE

@@ -201,7 +201,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/v1/responses", {"tools": [{"type": "function", **STRICT}]}, '["not"]'),
     ("/v1/responses", {"text": {"format": {"type": "json_schema", **LOOSE}}}, '["not"]'),
     *((path, {"messages": [{"role": "user", "content": "x " * 2000}]}, said) for path, said in (
-        ("/v1/chat/completions", "exceeds the available context size"),  # clients look for these words
+        ("/v1/chat/completions", "exceeds the available context size"),  # clients search for these words
         ("/v1/messages", "prompt is too long"),
     )),
     *(("/v1/responses", {name: "x"}, f"{name}: ") for name in ("conversation", "prompt", "truncation")),
@@ -212,7 +212,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/v1/messages", {"tools": [{"type": "web_search_20250305", "name": "x"}]}, "web_search_20250305"),
     ("/v1/messages", {"output_config": {"format": {"type": "xml"}}}, "output_config.format"),
     ("/v1/messages", {"system": [{"type": "image", "source": {}}]}, "system"),
-    ("/v1/responses", {"background": True}, "background"),  # this server keeps no answers for later
+    # this server does not keep answers for later requests
+    ("/v1/responses", {"background": True}, "background"),
     ("/v1/responses", {"previous_response_id": "x"}, "previous_response_id: 'x' not found: this server"),
     ("/v1/responses", {"reasoning": {"x": "y" * (1 << 20)}}, "reasoning"),
     ("/v1/responses", {"parallel_tool_calls": [0] * (1 << 19)}, "parallel_tool_calls"),
@@ -425,7 +426,7 @@ def test_a_compressed_body_is_refused(server: TestServer) -> None:
     assert answer.status_code == 415 and "Content-Encoding" in answer.text
 
 
-_IN_OPEN, _IN_ATTRIB = 0x20, 0x04  # IN_ATTRIB also reports a new link to the file
+_IN_OPEN, _IN_ATTRIB = 0x20, 0x04  # IN_ATTRIB also reports a new hard link to the file
 SECRET = "what only the operator may read"
 USUAL: dict[str, Any] = {
     "model": MODEL, "prompt": "x", "input": "x", "input_prefix": "", "input_suffix": "",
@@ -523,7 +524,7 @@ def test_a_path_in_any_text_of_any_body_opens_nothing(
         sample, is_large = samples.get(route.path, USUAL), len(msgspec.structs.fields(kind)) > 20
         for i, value in enumerate(values):
             for n, (place, form) in enumerate(forms(kind, sample, value)):
-                if is_large and n % len(values) != i:  # large bodies are tried with only one path per field
+                if is_large and n % len(values) != i:  # a large body is tried with only one path per field
                     continue
                 data = changed(sample, place, form)
                 answer = session.request(method, url(server, route), data=data, timeout=120)

@@ -25,8 +25,8 @@ from helpers.command import COMMAND
 from helpers.http_server import TARGET, TestServer, store
 
 BODY = {"max_tokens": 4, "messages": [{"role": "user", "content": "What is len?"}]}
-# Programs in place of the agents. Each program sends the agent's first request, with the settings that the
-# agent receives.
+# Programs that stand in for the agents. Each program sends the agent's first request, with the settings that
+# the agent receives.
 CLAUDE = """
 url, model = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", os.environ["ANTHROPIC_MODEL"]
 """
@@ -110,7 +110,7 @@ def test_an_agent_gets_one_key_of_its_server(
     assert code == 3 if keys else "set EAGLECPP_API_KEY to one of the server's keys" in output.err, output
 
 
-# A program that reacts to a signal late, after another request to the server.
+# This program reacts to a signal only after another request to the server.
 WAITS = (
     CODEX
     + """
@@ -131,13 +131,13 @@ time.sleep(60)
 def test_a_signal_goes_to_the_agent_and_leaves_no_server(
     agent: str, name: str, store_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("EAGLECPP_HOST", "203.0.113.1")  # this setting is meant for `eaglecpp serve`
+    monkeypatch.setenv("EAGLECPP_HOST", "203.0.113.1")  # this setting is only meant for `eaglecpp serve`
     words = [COMMAND, "launch", agent, str(TARGET), "-c", "1024"]
     done = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert done.stdout is not None
     url = done.stdout.readline().strip()
     if name == "SIGINT":
-        os.killpg(done.pid, signal.SIGINT)  # a terminal sends the signal to the whole group
+        os.killpg(done.pid, signal.SIGINT)  # a terminal sends the signal to the whole process group
         assert done.communicate(timeout=60)[0] == "health 200\n" and done.returncode == 7
     else:
         done.send_signal(getattr(signal, name))

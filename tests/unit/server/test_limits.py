@@ -23,7 +23,7 @@ from eaglecpp.server.run import Seldom, raise_file_limit
 from eaglecpp.store.errors import StoreError
 from helpers.http_server import MODEL, TestServer, until
 
-pytestmark = pytest.mark.alone  # measures time
+pytestmark = pytest.mark.alone  # these tests measure time
 
 SHORT_S = 1.5
 N_CONNECTIONS = 12
@@ -123,7 +123,7 @@ def test_large_bodies_share_a_limit_that_small_ones_do_not_count_against(store_r
             assert answer.status == 503 and b"large requests" in answer.read()
             assert is_served(own)
         large = {"model": "nobody", "x": "x" * 1_000_000}
-        # waits until the memory of the large bodies is released
+        # The test waits until the memory of the large bodies is released.
         until(lambda: own.post("/api/show", large).status_code != 503)
 
 
@@ -197,7 +197,7 @@ def test_a_long_value_is_refused_at_once_with_a_short_message(
     """Tests that a long value is refused at once, whatever its content: no regular expression is slow on the
     value, and the error does not repeat the value.
     """
-    started = time.process_time()  # CPU time of the test's process, which includes the server
+    started = time.process_time()  # CPU time of the test's process, which also runs the server
     answer = server.post(path, body | {"stream": False})
     assert 400 <= answer.status_code < 500, answer.text
     assert time.process_time() - started < 3.0

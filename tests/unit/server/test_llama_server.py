@@ -44,7 +44,7 @@ def tokens_of(server: TestServer, text: str, **options: Any) -> list[int]:
     return list(server.post("/tokenize", {"content": text, **options}).json()["tokens"])
 
 
-# A server of one file
+# A server of a single file
 
 
 @pytest.mark.parametrize("name", ["gpt-3.5-turbo", "", "/models/x.gguf", "a b", "hf.co/a/b:Q4_0", None])
@@ -77,7 +77,7 @@ def test_a_server_of_many_models_still_distinguishes_names(server: TestServer) -
     assert refused(server, "/completion", {"prompt": "x", "model": "none"}, 404)["type"] == "not_found_error"
 
 
-# Completions
+# The endpoint /completion
 
 
 def test_a_completion_has_the_fields_that_editors_read(coder: TestServer) -> None:
@@ -92,7 +92,7 @@ def test_a_completion_has_the_fields_that_editors_read(coder: TestServer) -> Non
     assert sum(len(part["tokens"]) for part in parts) == 8 == parts[-1]["tokens_predicted"]
     assert not any(part["stop"] for part in parts)
     assert (last["stop"], last["content"], last["tokens"]) == (True, "", [])
-    # editors warm the prompt cache with a request for 0 tokens
+    # Editors warm the prompt cache with a request for 0 tokens.
     asked = {"prompt": "def main():", "n_predict": 0, "samplers": []}
     assert whole(coder, "/completion", asked)["tokens_cached"] == reply["tokens_evaluated"]
 
@@ -120,7 +120,8 @@ def test_n_keep_cuts_a_prompt_in_blocks_so_that_its_beginning_stays_cached(coder
     reply = whole(coder, "/completion", {"prompt": prompt, "n_keep": 5})
     n_kept, (notice,) = reply["tokens_evaluated"], reply["timings"]["notices"]
     n_cut, n_begin = 2 * n_ctx - n_kept, int(notice.rsplit(" ", 4)[1])
-    assert n_ctx // 4 < n_kept < n_ctx and n_begin in (5, 6)  # the prompt that is kept includes the BOS token
+    # the part of the prompt that is kept includes the BOS token
+    assert n_ctx // 4 < n_kept < n_ctx and n_begin in (5, 6)
     assert f"the context holds {n_ctx}: {n_cut} tokens after" in notice
     cut = [*prompt[:n_begin], *prompt[n_cut + n_begin :]]
     assert whole(coder, "/completion", {"prompt": cut})["content"] == reply["content"]
@@ -173,7 +174,7 @@ def test_a_json_schema_is_obeyed(coder: TestServer) -> None:
     assert reply["content"].replace(" ", "").replace("\n", "").startswith('{"a":1')
 
 
-# Infill
+# The endpoint /infill
 
 
 def test_infill_uses_the_files_tokens(coder: TestServer) -> None:
@@ -214,7 +215,7 @@ def test_the_other_apis_infill_too(coder: TestServer, server: TestServer) -> Non
     assert "fim_pre_token_id" in refused(server, "/infill", {**body, "model": "demo"})["message"]
 
 
-# Tokens, templates, properties, slots
+# Endpoints for tokens, templates, properties and slots
 
 
 def test_texts_to_tokens_and_back(coder: TestServer) -> None:

@@ -29,7 +29,7 @@ from eaglecpp.server.config import Preset
 from eaglecpp.store import Status
 from helpers.http_server import MODEL, TARGET, TestServer, until
 
-pytestmark = pytest.mark.alone  # measures time
+pytestmark = pytest.mark.alone  # these tests measure time
 
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "What is len?"}], "stream": False,
         "max_tokens": 4}  # fmt: skip
@@ -78,7 +78,7 @@ def test_silent_hosts_do_not_block_others(server: TestServer, monkeypatch: pytes
     def pull(name: Any, report: Any, **options: Any) -> None:
         begun.append(name)
         assert goes_on.wait(120)
-        while True:  # repeats until the server reports that no request is waiting
+        while True:  # the loop ends when the server reports that no request is waiting
             report(Status("pulling"))
             time.sleep(0.01)
 

@@ -77,14 +77,14 @@ def run(script: str) -> Any:
     ("script", "reply"),
     [
         ('say(0, "q", "a", "r", "b"); tell()', ["q a r b"]),
-        # an edited question keeps its old conversation as a branch
+        # An edited question keeps its old conversation as a branch.
         ('say(0, "q", "a", "r", "b"); say(0, "Q", "A"); tell(); turn(0, -1); tell(); turn(0, 1); tell()',
          ["Q 2/2 A", "q 1/2 a r b", "Q 2/2 A"]),
-        # branches are in the order of their creation
+        # Branches are in the order in which they were created.
         ('say(0, "one", "1"); say(0, "two", "2"); turn(0, -1); say(0, "three", "3"); tell(); turn(0, -1);'
          "tell(); turn(0, -1); tell(); turn(0, 1); turn(0, 1); tell()",
          ["three 3/3 3", "two 2/3 2", "one 1/3 1", "three 3/3 3"]),
-        # a branch has its own branches
+        # A branch may have branches of its own.
         ('say(0, "q", "a", "r", "b"); say(1, "A"); tell(); say(2, "s", "c"); say(2, "t"); tell();'
          'turn(1, -1); tell(); say(0, "Q"); turn(0, -1); turn(1, 1); tell(); turn(2, -1); tell()',
          ["q A 2/2", "q A 2/2 t 2/2", "q a 1/2 r b", "q 1/2 A 2/2 t 2/2", "q 1/2 A 2/2 s 1/2 c"]),

@@ -23,9 +23,9 @@ from eaglecpp.engine.request import GenerationRequest
 from eaglecpp.errors import TemplateError
 from helpers.http_server import FAST, MODEL, TARGET, TestServer, until
 
-pytestmark = pytest.mark.alone  # measures time
+pytestmark = pytest.mark.alone  # these tests measure time
 
-BOUND_S = 8.0  # maximum seconds for an answer to /health on a busy machine; former versions took minutes
+BOUND_S = 8.0  # Maximum seconds for an answer to /health on a busy machine. Earlier versions took minutes.
 BURNS = "{% for a in range(300) %}{% for b in range(300) %}{% set x = a * b %}{% endfor %}{% endfor %}"
 QUESTION = {"role": "user", "content": "What is len?"}
 

@@ -19,7 +19,7 @@ import requests
 
 from helpers.http_server import FAST, MODEL, TARGET, TestServer, until
 
-pytestmark = pytest.mark.alone  # measures time
+pytestmark = pytest.mark.alone  # these tests measure time
 
 
 def ask(text: str, **rest: Any) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def test_manifest_and_blobs_are_laid_out_like_ollamas(tiny: Tiny, stores: Stores
     kinds = "model draft template system license params messages"
     assert list(contents)[:-2] == [image + kind for kind in kinds.split()]
     assert contents[image + "draft"] == tiny.draft.read_bytes()
-    assert contents[image + "template"] == b"[{{ .Prompt }}]"  # `create` adds no newline
+    assert contents[image + "template"] == b"[{{ .Prompt }}]"  # `create` must not add a newline
     assert json.loads(contents[image + "params"]) == {"stop": ["a", "b"], "temperature": 0.5}
     assert json.loads(contents[image + "messages"]) == [{"role": "user", "content": "hi"}]
     config = json.loads(contents["application/vnd.docker.container.image.v1+json"])
@@ -79,7 +79,7 @@ def test_a_file_that_is_changed_in_place_is_noticed(tiny: Tiny, stores: Stores, 
     data = tiny.target.read_bytes()
     target.write_bytes(data)
     make_model(stores, f"FROM {target}\n")
-    os.utime(target)  # a new time stamp, but the same content
+    os.utime(target)  # the file has a new time stamp but the same content
     assert find_target("m").target.read_bytes() == data
     with target.open("r+b") as stream:
         stream.write(b"GGUX")
@@ -109,7 +109,8 @@ def test_an_unfitting_drafter_is_refused_and_not_stored(tiny: Tiny, stores: Stor
 
 
 def test_fine_tunes_may_only_rename_control_tokens(tiny: Tiny, stores: Stores, tmp_path: Path) -> None:
-    renamed = rename_token(tiny.target, tmp_path / "control.gguf", 2)  # token 2 is <|im_start|>
+    # token 2 is the control token <|im_start|>
+    renamed = rename_token(tiny.target, tmp_path / "control.gguf", 2)
     assert kinds(make_model(stores, f"FROM {renamed}\nDRAFT {tiny.draft}\n")) == ["model", "draft"]
     renamed = rename_token(tiny.target, tmp_path / "normal.gguf", 300)
     with pytest.raises(MismatchError, match="token 300: drafter"):
@@ -188,7 +189,7 @@ def test_a_full_disk_is_reported_before_the_copy(
     tiny: Tiny, stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_links(monkeypatch)
-    free = tiny.target.stat().st_size + (1 << 20)  # the last bytes of the disk are reserved for the system
+    free = tiny.target.stat().st_size + (1 << 20)  # the last bytes of a disk are reserved for the system
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": free}))
     with pytest.raises(StoreError, match=r"not enough space for a copy of .*: needs [\d.]+ [KM]?B"):
         make_model(stores, f"FROM {tiny.target}\n")

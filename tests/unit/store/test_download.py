@@ -28,7 +28,7 @@ from helpers.clock import set_clock
 from helpers.hub_server import Answer, HubServer
 from helpers.stores import OllamaModel, Tiny
 
-pytestmark = pytest.mark.alone  # measures time
+pytestmark = pytest.mark.alone  # these tests measure time
 
 
 def send(body: bytes, **headers: str) -> Answer:
@@ -48,7 +48,7 @@ def endless(request: BaseHTTPRequestHandler) -> None:
     try:
         while True:
             request.wfile.write(b" " * (1 << 20))
-    except OSError:  # the client has closed the connection, as intended
+    except OSError:  # the client has closed the connection, which the test expects
         pass
 
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 
 def test_create_keeps_the_old_model_or_has_the_new_one(tiny: Tiny, stores: Stores, root: Path) -> None:
     text = f"FROM {tiny.target}\nDRAFT {tiny.draft}\nSYSTEM new\nPARAMETER top_k 5\n"
-    make_model(stores, text)  # imports the modules once in the parent, instead of in every child
+    make_model(stores, text)  # imports the modules once in the parent process, not in every child
     remove_model(stores.own, ModelName.parse("m"))
     make_model(stores, f"FROM {tiny.target}\nSYSTEM old\n")
     states = set()
@@ -46,7 +46,7 @@ def test_rm_at_every_step(tiny: Tiny, stores: Stores, root: Path) -> None:
         make_model(stores, f"FROM {tiny.target}\nSYSTEM {name.model}\n", name.model)
 
     def remove() -> None:
-        with suppress(StoreError):  # fails if an earlier child has removed the model
+        with suppress(StoreError):  # raised if an earlier child has removed the model
             remove_model(stores.own, names[0])
 
     def check() -> None:
@@ -62,7 +62,7 @@ def test_pull_at_every_step(tiny: Tiny, stores: Stores, root: Path, hub: HubServ
     hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": data, "system": b"s"})
     name = ModelName.parse("hf.co/user/tiny-GGUF:Q4_K_M")
     blob = blob_path(root, digest_of(data))
-    pull(name)  # imports the modules once in the parent, instead of in every child
+    pull(name)  # imports the modules once in the parent process, not in every child
     remove_model(stores.own, name)
 
     def check() -> None:

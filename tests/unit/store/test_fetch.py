@@ -45,7 +45,7 @@ def test_the_tables_drafter_is_fetched_and_converted_once(
     n_requests = len(known.content_requests())
     assert fetch(REPO, "auto").draft == first
     shutil.copy(tiny.target, tmp_path / "tiny-Q8_0.gguf")
-    # the file is recognised by its name
+    # The target is recognised by the name of its file.
     assert fetch(str(tmp_path / "tiny-Q8_0.gguf"), "auto").draft == first
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert fetch(REPO, "auto").draft == first

@@ -69,7 +69,7 @@ def test_the_drafter_next_to_a_target(wanted: str, paths: tuple[str, ...], chose
         ("f16", ("eagle3-F16.gguf", "eagle3-Q8_0.gguf"), "eagle3-F16.gguf"),
         ("", ("Qwen3-8B-eagle3.gguf", "Qwen3-8B.gguf"), "Qwen3-8B-eagle3.gguf"),
         ("", ("draft.gguf",), "draft.gguf"),
-        ("", ("m-Q4_K_M.gguf", "model.safetensors"), None),  # the checkpoint may be the drafter
+        ("", ("m-Q4_K_M.gguf", "model.safetensors"), None),  # the checkpoint might be the drafter
         ("", ("model.safetensors",), None),
     ],
 )

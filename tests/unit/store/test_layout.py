@@ -79,7 +79,8 @@ def test_a_file_comes_before_a_name_and_ours_before_ollamas(
     monkeypatch.chdir(tmp_path)
     ollama("library/m/latest", {"model": tiny.target.read_bytes()})
     assert find_target("m").kind == "ollama"
-    assert find_drafter("m").read_bytes() == tiny.target.read_bytes()  # here the drafter is a small model
+    # in this model, the drafter is another small model
+    assert find_drafter("m").read_bytes() == tiny.target.read_bytes()
     make_model(stores, f"FROM {tiny.target}\nDRAFT {tiny.draft}\nSYSTEM s\n")
     resolved = find_target("m")
     assert (resolved.kind, resolved.modelfile.system, str(resolved.name)) == ("store", "s", "m:latest")
@@ -89,7 +90,7 @@ def test_a_file_comes_before_a_name_and_ours_before_ollamas(
     assert (find_target("m").kind, find_target("m").target) == ("path", Path("m").absolute())
 
 
-# File names from untrusted sources must be plain names. No file may be written outside its folder.
+# A file name from an untrusted source must be a plain name. No file may be written outside its folder.
 
 BAD = [
     "", ".", "..", "../x-00001-of-00002.gguf", "a/b", "/etc/passwd", "a\\b", "..\\..\\x", "C:x",

@@ -28,7 +28,7 @@ def test_bytes_equal_ollamas() -> None:
         f'{{"mediaType":"application/vnd.ollama.image.draft","digest":"{B}","size":3}}]}}\n'
     )
     assert Manifest.from_bytes(manifest.to_bytes(), "x") == manifest
-    assert manifest.n_bytes("") == 10  # a digest that occurs twice counts once, because it is one blob
+    assert manifest.n_bytes("") == 10  # both layers have the same digest, so they count as one blob
 
 
 @pytest.mark.parametrize(

@@ -47,13 +47,14 @@ def test_all_parts_of_a_model_are_read(ollama: OllamaModel, tiny: Tiny, home: Pa
     assert (resolved.kind, stored.draft_kind) == ("ollama", "DFlash")
     assert resolved.target.parent == home / ".ollama" / "models" / "blobs"
     assert resolved.target.read_bytes() == target
-    assert resolved.draft is not None and resolved.draft.read_bytes() == draft  # the last drafter counts
+    # of several drafters, the last drafter is used
+    assert resolved.draft is not None and resolved.draft.read_bytes() == draft
     others = (*stored.files("adapter"), *stored.files("projector"))
     assert [path.read_bytes() for path in others] == [b"a LoRA", b"a projector"]
     assert resolved.modelfile.system == "Be brief."
     assert resolved.modelfile.parameters == {"stop": ("<x>",), "temperature": 1.0}
     assert [turn.content for turn in resolved.modelfile.messages] == ["hi"]
-    assert str(resolved.name) == "llama3.2:3b"  # the name is spelled as on the disk
+    assert str(resolved.name) == "llama3.2:3b"  # the name has the upper and lower case of the file on disk
     assert (resolved.modelfile.template, resolved.stored_template) == (None, "{{ .Prompt }}")
     assert [str(notice) for notice in resolved.modelfile.notices] == [
         "llama3.2:3b: unknown parameter 'novel'; ignored",
@@ -119,7 +120,8 @@ def test_a_copy_shares_the_blob_and_outlives_the_original_if_links_work(
     ours = find_target("mine")
     assert ours.kind == "store"
     assert ours.target.samefile(theirs) and (ours.target.parent == root / "blobs") == can_link
-    assert (ours.modelfile.template, ours.stored_template) == (None, "{{ .Prompt }}")  # still Ollama's choice
+    # Ollama still chooses the template
+    assert (ours.modelfile.template, ours.stored_template) == (None, "{{ .Prompt }}")
     manifest.unlink()
     theirs.unlink()
     if can_link:

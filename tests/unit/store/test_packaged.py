@@ -28,7 +28,7 @@ from helpers.store_check import orphans, store_problems
 from helpers.stores import Tiny, make_model, without_links
 
 REPO = "user/tiny-GGUF"
-REQUIREMENT = packaged.REQUIREMENT  # the value before a fixture replaces it
+REQUIREMENT = packaged.REQUIREMENT  # a fixture replaces the original value, so it is stored here
 
 
 @pytest.fixture

@@ -173,7 +173,7 @@ def test_split_files_are_pulled_as_a_whole(
         fetch(stores, "hf.co/user/split:Q4_K_M")
 
 
-# Without a network
+# Pulling without a network
 
 
 def test_offline_mode_uses_caches(
@@ -210,7 +210,7 @@ def test_a_cache_saves_the_download_and_is_checked(
         fetch(stores, "hf.co/user/other")
 
 
-# Ollama's registry
+# Pulling from Ollama's registry
 
 
 @pytest.fixture
@@ -251,7 +251,7 @@ def test_ollamas_blobs_are_not_downloaded(registry: HubServer, ollama: OllamaMod
     assert [r.path for r in registry.content_requests() if r.path.endswith(digest)] == []
 
 
-# Drafters
+# Pulling drafters
 
 
 def test_a_drafter_of_the_hub_is_converted_once_and_shared(
@@ -270,7 +270,7 @@ def test_a_drafter_of_the_hub_is_converted_once_and_shared(
     assert not list((root / "blobs").glob("*-partial"))  # `pull` does not keep the drafter's checkpoint
     assert "optimizer.bin" not in {Path(r.path).name for r in models.log}
     fetch(stores, f"hf.co/{REPO}:Q8_0", draft=drafter)
-    # only the other target is downloaded, not the drafter
+    # Only the other target is downloaded. The drafter is already here.
     assert len(models.content_requests()) == n_requests + 1
     from eaglecpp.store.facts import read_facts
 

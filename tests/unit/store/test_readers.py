@@ -35,7 +35,7 @@ def make(stores: Stores, tiny: Tiny, system: str) -> None:
         copy.write_bytes(file.read_bytes() + system.encode())
     folder = stores.own.root.parent
     text = f"FROM {folder / tiny.target.name}\nDRAFT {folder / tiny.draft.name}\nSYSTEM {system}\n"
-    text += f"REQUIRES 0.{len(stores.own.models())}.0\n"  # changes the config as well
+    text += f"REQUIRES 0.{len(stores.own.models())}.0\n"  # this line changes the config as well
     make_model(stores, text)
 
 

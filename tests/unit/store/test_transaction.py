@@ -42,7 +42,7 @@ def test_blobs_are_removed_with_the_last_model_that_needs_them(stores: Stores, r
     remove_model(stores.own, ModelName.parse("A"))
     assert {b"shared", b"only a"} <= blobs(root)
     make(stores, "C", b"new")
-    # the name keeps its original case
+    # The name keeps its original upper and lower case.
     assert [str(model.name) for model in stores.models()] == ["c:latest", "b:latest"]
     assert b"only a" not in blobs(root)
     for name in "bc":
@@ -126,7 +126,7 @@ def test_many_operations_at_once(stores: Stores, root: Path) -> None:
     def work(number: int) -> None:
         for round_ in range(4):
             make(stores, f"m{number % 3}", b"shared", b"%d" % (number % 3), b"%d-%d" % (number, round_))
-            with suppress(StoreError):  # fails if another thread has removed the model
+            with suppress(StoreError):  # raised if another thread has removed the model
                 remove_model(stores.own, ModelName.parse(f"m{(number + 1) % 3}"))
 
     with ThreadPoolExecutor(4) as pool:

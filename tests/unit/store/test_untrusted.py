@@ -118,7 +118,7 @@ def test_untrusted_settings_are_not_trusted_because_they_equal_the_users(
         options = options_of(find_target(name))
         return bool({"rpc", "learn"} & options.keys()) or options["n_threads"] != 0
 
-    make_model(stores, text, str(name))  # the user's own model, until the pull replaces it
+    make_model(stores, text, str(name))  # the model is the user's own until the pull replaces it
     assert is_believed(str(name))
     pull(replace(name, scheme="http"), insecure=True)
     assert not is_believed(str(name))

@@ -130,7 +130,7 @@ def test_the_confidence_head_estimates_the_acceptance(monkeypatch: pytest.Monkey
         (sums.loss / sums.weight).backward()
         optimizer.step()
     assert errors[-1] < 0.3 * errors[0], errors[::20]
-    # in a real training, the loss also trains the drafter to be confident
+    # In a real training, the loss also trains the drafter to be confident.
     states = torch.randn(3, 40, requires_grad=True)
     none = torch.zeros(3)
     loss = loss_of(states, torch.rand(3), Labels(none, none, none, torch.ones(3), 0, "lk", None))

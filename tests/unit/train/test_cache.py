@@ -180,7 +180,7 @@ def test_a_killed_capture_continues_to_the_same_bytes(models: Models, filled: Pa
     assert files_of(folder) == files_of(filled)
 
 
-# Refusals
+# Features that are refused
 
 
 @pytest.mark.parametrize(

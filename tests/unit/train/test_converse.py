@@ -25,8 +25,8 @@ from eaglecpp.train.capture.converse import ConverseSettings, Frame, converse, q
 from eaglecpp.train.data import texts as data
 from helpers.models import Models
 
-# The tiny target rarely ends a turn, so turns are short. Questions come from the lists, because listed
-# questions always end.
+# Turns are short, because the tiny target rarely ends a turn. Questions come from the lists, because a listed
+# question always ends.
 SETTINGS = ConverseSettings(
     seed=3, own_questions=0.3, follow_ups=0.8, turns=(0.3, 0.7), question_tokens=40, answer_tokens=16
 )
@@ -97,7 +97,7 @@ def test_more_conversations_can_be_added_later(engine: Engine, written: Path, tm
     out.write_bytes(written.read_bytes())
     steps: list[tuple[int, int, int]] = []
     report = converse(engine, out, N + 3, SETTINGS, lambda *step: steps.append(step))
-    # the run reports tokens of unfinished conversations before the first conversation is finished
+    # Before the first conversation is finished, the run reports tokens of unfinished conversations.
     assert max(n_tokens for n_done, _, n_tokens in steps if n_done == N) > 0
     assert report.n_before == sum("tokens" in entry for entry in entries(written).values())
     assert out.read_bytes().startswith(written.read_bytes())

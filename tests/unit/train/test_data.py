@@ -67,7 +67,7 @@ def encoded(engine: Engine, template: str, *turns: tuple[str, str]) -> tuple[lis
     return tokens.tolist(), mask.tolist()
 
 
-# Tokens of a chat that have loss
+# The tokens of a chat that count for the loss
 
 
 def test_turns_are_the_assistants_text_and_its_end_token(tmp_path: Path, engine: Engine) -> None:
@@ -104,27 +104,27 @@ OPEN = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
-        # as in Qwen3's template, in which only the last answer gets an empty thought
+        # As in Qwen3's template, only the last answer gets an empty thought.
         (
             "{% for m in messages %}" + BEGIN + "{% if m.role == 'assistant' and loop.last %}<think></think>"
             "{% endif %}{{ m.content }}" + END + OPEN,
             ["one of the men<|im_end|>", "<think></think>\n how old<|im_end|>"],
         ),
-        # as in DeepSeek-R1's template, whose prompt ends in an opened thought that finished turns lack. The
-        # template's "\n" and the answer's "\n" are the same text, so only the tokens distinguish them. The
-        # tokens agree up to this point.
+        # As in DeepSeek-R1's template, the prompt ends in an opened thought, which finished turns lack. The
+        # "\n" of the template and the "\n" of the answer are the same text but different tokens. The tokens
+        # agree up to this point.
         (
             "{% for m in messages %}" + BEGIN + "{{ m.content }}<|im_end|>{% endfor %}"
             "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}",
             ["one of the men<|im_end|>", " how old<|im_end|>"],
         ),
-        # if there is no end token, a turn ends at the end that the template prints
+        # Without an end token, a turn ends at the end that the template prints.
         (
             "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
             "{% if add_generation_prompt %}[assistant]{% endif %}",
             [" one of the men\n", " \n how old\n"],
         ),
-        # the template hides the question, so the turns cannot be found, and no turn is guessed
+        # This template hides the question. So the turns cannot be found, and they must not be guessed.
         ("{% for m in messages[-1:] %}{{ m.content }}" + END + OPEN, []),
     ],
     ids=["rewrites older answers", "opens a thought", "no end token", "hides the question"],
@@ -182,7 +182,7 @@ def test_chats_for_a_base_model_are_refused(tmp_path: Path) -> None:
         assert len(data.load([tmp_path / "a.txt"], engine, 512).conversations) == 1
 
 
-# Cutting conversations and leaving them out
+# Cutting conversations and leaving conversations out
 
 
 def test_a_long_chat_is_cut_and_counted(tmp_path: Path, engine: Engine) -> None:
@@ -230,7 +230,7 @@ def test_a_folder_gives_its_text_files_and_reports_the_others(tmp_path: Path, en
     assert report.skipped == {"other file types": 1, "not UTF-8 text": 1}
 
 
-# Bad files
+# Files that are refused
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_prompts_without_answers_point_to_generate(tmp_path: Path, engine: Engin
         data.load([path], engine, 100)
 
 
-# The held-out part
+# The held-out part of the data
 
 
 def some_conversations(n: int) -> list[TrainText]:

@@ -29,8 +29,8 @@ class Scripted(DraftModel):
 
 def test_a_round_starts_after_the_accepted_tokens_of_the_previous_one() -> None:
     model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
-    # The entries of rows at which no round starts must not matter. The last two rows are too near the end for
-    # a chain of three drafts, and the last row is too near the end for a chain of two drafts.
+    # The entries of rows at which no round starts must not matter. Near the end of the sample, the last two
+    # rows have no chain of three drafts, and the last row has no chain of two drafts.
     model.script = {0: 1, 1: 3, 2: 0, 3: 3, 4: 3, 5: 0, 6: 0, 7: 1}
     source = Samples([make_sample(10, seed=1)])
     found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0], depth=3, n_tokens=64)
@@ -49,8 +49,8 @@ def test_an_unreached_depth_gets_the_rate_of_the_previous_one() -> None:
     model.script = {0: 1, 1: 0, 2: 1, 3: 0, 4: 0, 5: 0, 6: 0, 7: 0}
     source = Samples([make_sample(10, seed=1)])
     found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0], depth=4, n_tokens=64)
-    # Rounds start at rows 0 and 2, with one accepted draft each, and then at rows 4, 5, 6 and 7, without
-    # accepted drafts.
+    # Rounds start at rows 0 and 2 with one accepted draft each. Further rounds start at rows 4, 5, 6 and 7
+    # without accepted drafts.
     assert found.rates == pytest.approx((2 / 6, 0.0, 0.0, 0.0))
     model.script = dict.fromkeys(range(8), 9)
     source = Samples([make_sample(5, seed=1)])
@@ -60,13 +60,13 @@ def test_an_unreached_depth_gets_the_rate_of_the_previous_one() -> None:
 
 def test_each_answer_is_evaluated_separately() -> None:
     model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
-    # The batch has two samples, each with two answers (tokens 2..5 and 8..11). Rows 1..3 and 7..9 count.
+    # The batch has two samples, each with two answers (tokens 2..5 and 8..11). So rows 1..3 and 7..9 count.
     turns = [0, 0, 1, 1, 1, 1, 0, 0, 2, 2, 2, 2]
     script = {1: 2, 2: 0, 3: 0, 7: 0, 8: 0, 9: 1}
     model.script = {row + 12 * b: n for b in (0, 1) for row, n in script.items()}
     source = Samples([make_sample(12, seed=seed, turns=turns) for seed in (1, 2)])
     found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0, 1], depth=2, n_tokens=64)
-    # in each sample, rounds start at rows 1, 7, 8 and 9; the round at row 1 covers the whole first answer
+    # In each sample, rounds start at rows 1, 7, 8 and 9. The round at row 1 covers the whole first answer.
     assert found.n_rounds == 2 * 4
     assert found.length == pytest.approx(1 + 3 / 4)
 

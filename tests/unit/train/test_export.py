@@ -107,7 +107,7 @@ def test_the_engine_computes_the_trained_model_up_to_the_types_rounding(
     model, vocab = make_model(target, **form)
     report = export(tmp_path, target, model, vocab, kind)
     assert report.spec.n_layers == form.get("n_layers", 1)
-    # llama.cpp would shift DFlash's slots by one, so DFlash gets another architecture name
+    # llama.cpp would shift the slots of DFlash by one. So DFlash gets another architecture name.
     stock = {"dspark": "dflash", "dflash": "dflash_ex", "dflash2": "dflash"}
     plain = "eagle3" if form == {"family": "eagle3"} else "eagle31"
     assert report.spec.architecture == stock.get(form.get("family", ""), plain)
@@ -156,7 +156,7 @@ def test_a_shared_head_is_only_in_the_checkpoint(tmp_path: Path, target: TinyTar
     stored = load_file(tmp_path / "model.safetensors")
     head = torch.from_numpy(target.weights["lm_head.weight"])
     torch.testing.assert_close(stored["lm_head.weight"], head.to(torch.bfloat16))
-    assert not {"d2t", "t2d"} & stored.keys()  # vLLM refuses d2t and t2d
+    assert not {"d2t", "t2d"} & stored.keys()  # vLLM rejects d2t and t2d for a whole vocabulary
     assert 0 < check_engine(report, tmp_path, target.gguf, model, vocab, sample) < 1e-3
 
 
@@ -195,7 +195,8 @@ def test_a_checkpoint_read_back_is_the_model_rounded_to_bf16(
     expected = replace(model.spec, family=draft.spec.family, layer_ids_rule=draft.spec.layer_ids_rule)
     assert replace(draft.spec, sliding_layers=()) == expected
     nested = json.loads((tmp_path / "config.json").read_text()).get("dflash_config", {})
-    assert (family == "dflash2") == ("selector_top_k" in nested)  # vLLM and SGLang look for this key here
+    # vLLM and SGLang look for this key in the nested config
+    assert (family == "dflash2") == ("selector_top_k" in nested)
     state = from_checkpoint(draft)
     for name, p in model.named_parameters():
         torch.testing.assert_close(state[name], p.detach().to(torch.bfloat16).float(), rtol=0, atol=0)
@@ -243,7 +244,7 @@ def test_new_layers_change_nothing_until_they_are_trained(target: TinyTarget, sa
         for found, expected in zip(three.logits(batch), one.logits(batch), strict=True):
             assert torch.equal(found, expected)
     three(batch).loss.backward()
-    for layer in three.layers[1:]:  # the new layers must be able to learn from the first step on
+    for layer in three.layers[1:]:  # the new layers must be able to learn in the first step
         assert layer.o.grad is not None and layer.o.grad.any() and layer.down.grad.any()
     block = torch.from_numpy(target.weights["model.layers.7.mlp.gate_proj.weight"])
     assert torch.equal(added["layers.2.gate_up"][: len(block)], block)
@@ -269,7 +270,7 @@ def test_another_target_gives_a_random_layer(target: TinyTarget, monkeypatch: py
     start = from_target(file, spec, np.arange(target.n_vocab), seed=1)
     assert start.state["layers.0.down"].shape == (64, 96)
     assert any("random" in note for note in start.notes)
-    # with Gemma's norm, logits were +-50, and the model learnt nothing
+    # With Gemma's norm, logits were +-50, and the drafter learnt nothing.
     states = torch.randn(500, spec.hidden_size, generator=torch.Generator().manual_seed(1))
     logits = states * start.state["norm"] @ start.state["head"].T
     assert 1 < logits.std() < 6

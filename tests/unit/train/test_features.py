@@ -93,13 +93,13 @@ def test_a_sample_equals_the_targets_output(models: Models, source: TargetSource
         expected = np.take_along_axis(full, sample.label_ids.astype(np.int64), 1)
         assert np.abs(sample.label_logp - expected).max() < 1e-3
         assert sample.label_logp.shape == (n_tokens, 64)
-    again = source.sample(1)  # the sample is the same, whatever ran before
+    again = source.sample(1)  # the sample does not depend on earlier samples
     assert (again.features == source.sample(1).features).all()
 
 
 def test_a_missing_layer_is_refused(models: Models) -> None:
     with pytest.raises(MismatchError, match="layer id 10"):
-        # id 9 is the state after the final norm
+        # Layer id 9 is the state after the final norm.
         TargetSource(models.target, [conversation(8)], layers=[1, 10], model=MODEL)
 
 

@@ -26,8 +26,8 @@ PROMPTS = ["how old are you", "who let the man in", "and now", "how old are you"
 
 @pytest.fixture(scope="module")
 def engine(models: Models) -> Iterator[Engine]:
-    # one sequence is for `engine.chat`, and one is for answers, which therefore come in the order of the
-    # prompts
+    # `engine.chat` takes one sequence. Answers take the other sequence, so they come in the order of the
+    # prompts.
     with Engine.open(models.target, n_ctx=256, n_threads=1, n_sequences=2) as engine:
         yield engine
 
@@ -119,7 +119,7 @@ def test_a_bad_prompt_is_named(engine: Engine, tmp_path: Path, line: str, says: 
     assert not (tmp_path / "a.jsonl").exists()
 
 
-# Refusals
+# Prompts that are refused
 
 
 def test_other_options_are_refused(engine: Engine, prompts: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from eaglecpp.train.fit.loss import Labels, Loss, counted_rows, head_loss
 
 
 def test_rows_count_while_all_their_tokens_are_in_one_answer() -> None:
-    # prompt answer 1 user answer 2
+    # The turns are: prompt, answer 1, user, answer 2.
     rows = counted_rows(np.array([0, 0, 0, 1, 1, 1, 1, 0, 0, 2, 2, 3, 3, 3], np.int16), 3)
     # At step k, row p counts if the tokens p+1 .. p+2+k are in one turn. So the first row that counts for
     # answer 1 is the last row of the prompt.
@@ -74,7 +74,8 @@ def test_a_part_of_the_vocabulary_estimates_the_loss_of_all_of_it(kind: Loss) ->
     rng = torch.Generator().manual_seed(3)
     states = torch.randn(40, 16, generator=rng).requires_grad_()
     head = (torch.randn(600, 16, generator=rng) * 0.2).requires_grad_()
-    ids = torch.stack([torch.randperm(60, generator=rng)[:5] for _ in range(40)])  # few tokens occur
+    # only few different tokens occur
+    ids = torch.stack([torch.randperm(60, generator=rng)[:5] for _ in range(40)])
     p, weight = torch.full((40, 5), 0.19), torch.rand(40, generator=rng)
     best = ids[:, 0].clone()
     best[::4] = -1
@@ -83,7 +84,7 @@ def test_a_part_of_the_vocabulary_estimates_the_loss_of_all_of_it(kind: Loss) ->
     expected = torch.autograd.grad(whole, [states, head])
     losses, overlaps, sums = [], [], [torch.zeros_like(states), torch.zeros_like(head)]
     for k in range(60):
-        # the label has no probability mass, so the loss samples other tokens
+        # The label has no probability mass, so the loss samples other tokens.
         label = torch.cat([ids, torch.full((40, 1), k)], 1)
         mass = torch.cat([p, torch.zeros(40, 1)], 1)
         part, hit, overlap = head_loss(states, [head], Labels(label, mass, best, weight, 200, kind))

@@ -122,7 +122,7 @@ def test_left_out_rows_are_those_that_thinned_steps_leave_out(kind: str) -> None
         same = replace(whole, counted=thin.counted, places=thin.counted, weights=thin.weights)
         results = [outcome(model, batch) for batch in (thin, same)]
         for found, expected in zip(*results, strict=True):
-            # the chains of EAGLE-1 have no norms, so their gradients are of the order of hundreds
+            # EAGLE-1's chains have no norms, so their gradients are of the order of hundreds.
             atol = 1e-3 if kind == "eagle1" else 1e-5
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=atol)
         assert float(results[0][1]) == pytest.approx(float(model(whole).weight), rel=1e-5)
