@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The test framework: a failed check prints its location and values and makes the program return 1; the test continues.
-// A program contains tests, `TEST(name) { ... }`, which main.cpp runs in order, or its own main().
+// The test framework. A failed check prints its location and values, and the test continues. In the end the program
+// returns 1. A program contains tests, `TEST(name) { ... }`, which main.cpp runs in order, or its own main().
 #pragma once
 
 #include <cmath>
@@ -44,7 +44,7 @@ inline int result() {
 
 #define CHECK(condition) eaglecpp::test::report((condition), __FILE__, __LINE__, #condition)
 
-// Same as CHECK, with values in the message: CHECK_MSG(a < b, strf("a %d b %d", a, b)).
+// Same as CHECK, but with values in the message: CHECK_MSG(a < b, strf("a %d b %d", a, b)).
 #define CHECK_MSG(condition, message) \
     eaglecpp::test::report((condition), __FILE__, __LINE__, std::string(#condition) + ": " + (message))
 
@@ -53,7 +53,7 @@ inline int result() {
         std::fabs((double)(a) - (double)(b)) <= (tolerance), __FILE__, __LINE__, \
         std::string(#a " is near " #b ": ") + std::to_string((double)(a)) + " and " + std::to_string((double)(b)))
 
-// Checks that the statement throws an Error whose text contains `part`.
+// Checks that the statement throws an Error with a text that contains `part`.
 #define CHECK_THROWS(statement, part)                                                                    \
     do {                                                                                                 \
         std::string what_;                                                                               \

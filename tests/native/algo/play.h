@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Runs the planner for one round as the engine does, up to the verification.
+// Runs one round of the planner in the same way as the engine, up to the verification.
 #pragma once
 
 #include <vector>
@@ -14,9 +14,9 @@ struct Turn {
     RoundRequest request;
 };
 
-// Begins a round, drafts in all conversations together, and chooses the trees to verify. propose(turn) returns the
-// candidates for each frontier node. ms(is_first, n_rows) returns the time of a drafter call. Returns the total time of
-// the drafter calls.
+// Begins a round, drafts in all conversations together, and chooses the trees to verify. Returns the total time of the
+// drafter calls. propose(turn) returns the candidates for each frontier node. ms(is_first, n_rows) returns the time of
+// one drafter call.
 template <class Propose, class Ms>
 double draft(Planner & planner, const std::vector<Turn> & turns, const Propose & propose, const Ms & ms) {
     std::vector<SequencePlan *> plans;

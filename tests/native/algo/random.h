@@ -17,8 +17,9 @@ class Random {
     explicit Random(uint64_t seed) : state_(seed * mix_step + 1) {}
 
     uint64_t bits() { return mix(state_ += mix_step); }
-    double real() { return (double)(bits() >> 11) * 0x1.0p-53; }                                // [0, 1)
-    int integer(int from, int to) { return from + (int)(bits() % (uint64_t)(to - from + 1)); }  // both included
+    double real() { return (double)(bits() >> 11) * 0x1.0p-53; }  // a number in [0, 1)
+    // a number in [from, to]
+    int integer(int from, int to) { return from + (int)(bits() % (uint64_t)(to - from + 1)); }
 
   private:
     uint64_t state_;
@@ -30,11 +31,11 @@ inline std::vector<float> some_logits(Random & random, int n, double spread) {
     return x;
 }
 
-// Returns a random tree of n draft nodes in the order of their draft steps. Siblings have different tokens, and many
-// nodes have equal probabilities.
+// Returns a random tree of n draft nodes in the order of their draft steps. Siblings have different tokens. Many nodes
+// have equal probabilities.
 inline DraftTree random_tree(Random & random, int n) {
     DraftTree tree(7);
-    int first = 0;  // the parents of later nodes never have lower indices, so depths never decrease
+    int first = 0;  // a later node never has a parent with a lower index, so depths never decrease
     for (int i = 0; i < n; ++i) {
         first = random.integer(first, std::min(tree.size() - 1, first + 3));
         tree.add(100 + i, first, -0.25f * (float)random.integer(0, 8));
@@ -42,7 +43,8 @@ inline DraftTree random_tree(Random & random, int n) {
     return tree;
 }
 
-// Returns all sets of draft nodes in which every node's parent is also a member, as bit masks (bit i - 1 = node i).
+// Returns all sets of draft nodes that contain the parent of each of their nodes. A set is a bit mask in which bit i -
+// 1 stands for node i.
 inline std::vector<unsigned> closed_sets(const DraftTree & tree) {
     std::vector<unsigned> out;
     for (unsigned set = 0; set < 1u << tree.n_draft(); ++set) {

@@ -46,19 +46,19 @@ static std::vector<Machine> machines() {
     number(13).level = 0.35, number(13).per_commit = 0.01;
     number(14).n_leaves = 1;
     number(15).level = 0.012, number(15).host = 0.005;
-    // 128 experts in host memory, 8 of them per token; the experts take four fifths of a target-only step. n tokens
-    // that choose their experts independently read up to n times as many experts as one token.
+    // Eight of 128 experts per token, in host memory. The experts take four fifths of a target-only step. If n tokens
+    // choose their experts independently, they read up to n times as many experts as one token.
     for (int n : {1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64}) {
         const double n_experts = 128.0 * (1.0 - std::pow(1.0 - 8.0 / 128.0, n));
         number(16).curve.emplace_back(n, 8.0 + 32.0 * n_experts / 8.0);
     }
-    // curves: published measurements of a mixture of experts whose neighbouring tokens share experts; the drafter stays
-    // on the GPU
+    // These curves are published measurements of a mixture of experts whose neighbouring tokens share experts. The
+    // drafter stays on the GPU.
     number(17).curve = number(11).curve;
     number(17).level = 0.02;
     number(18).host = 0.02;
-    // a token of the target takes as long as a pass of the block drafter, and less time than the first batch of a new
-    // size
+    // A token of the target takes as long as a pass of the block drafter. The first batch of a new size takes longer
+    // than a token.
     number(21).block = 1.0, number(21).level = 0.02, number(21).n_levels = 7;
     number(19).curve = number(1).curve;
     number(20).curve = number(7).curve;
@@ -81,8 +81,8 @@ Text always(const char * name, Style style) {
 }
 
 Style published_eagle3() {
-    // unconditional acceptance rates by depth; the factor 1.17 compensates for the spread of the slopes, which lowers
-    // the mean slope
+    // Unconditional acceptance rates by depth. The spread of the slopes lowers the mean slope, and the factor 1.17
+    // compensates for this.
     const double rates[] = {1.0, .72, .50, .34, .22, .14, .09, .05, .03};
     Style s{0.0, 1.5, -0.2, 0.0};
     for (int d = 1; d <= 8; ++d) {
@@ -190,8 +190,8 @@ Criterion ratio_at_least(double least) {
     return [=](const Cell & c) { return at_least("ratio to best fixed", c.mean_ratio(), least); };
 }
 
-// Criterion: drafting reaches 80 % of its final gain within `median` tokens after position 2000 in the median run, and
-// within `worst` tokens in every run.
+// Criterion: drafting reaches 80 % of its final gain soon after position 2000. The median run needs at most `median`
+// tokens for this, and every run at most `worst` tokens.
 Criterion wakes_within(int median, int worst) {
     return [=](const Cell & c) {
         std::vector<int> delays;
@@ -217,7 +217,7 @@ Criterion wakes_within(int median, int worst) {
     };
 }
 
-// Criterion: the share of rounds that change the batch size stays below `most_rebuilt`.
+// Criterion: the share of rounds that change the batch size is below `most_rebuilt`.
 Criterion keeps_sizes(double most_rebuilt) {
     return [=](const Cell & c) {
         double n_rebuilt = 0.0, n_rounds = 0.0;
@@ -249,13 +249,13 @@ LearnedState exact(const Machine & m, int) {
     return costs(m, [](int) { return 1.0; });
 }
 
-// Returns a learned state whose cost table was measured when the machine was twice as fast.
+// Returns a learned state that was measured when the machine was twice as fast.
 LearnedState half(const Machine & m, int) {
     return costs(m, [](int) { return 0.5; });
 }
 
-// Returns costs in which batches of 2 rows and of 7 or more rows were only measured while another program used the
-// cores.
+// Returns costs in which some batch sizes were only measured while another program used the cores: sizes of 2 rows, and
+// of 7 or more rows.
 LearnedState busy_at_some_sizes(const Machine & m, int) {
     return costs(m, [](int n) { return n == 2 || n >= 7 ? 12.0 : 1.0; });
 }
@@ -335,19 +335,19 @@ std::vector<Scenario> disturbed() {
     s40.disturbance.first_use_ms = 30.0;
     Scenario s49 = scenario("S49", 1, 2), s50 = scenario("S50", 2, 1);
     s49.disturbance.rebuild = s50.disturbance.rebuild = 0.06;
-    // A known cost table must not hide the time that the first use of each size takes in a new process.
+    // The first use of each size takes time in a new process. A known cost table must not hide this time.
     Scenario s51 = scenario("S51", 1, 4);
     s51.disturbance.first_use_ms = 30.0;
     s51.costs = exact;
     s51.window = 0.965;
-    // A target with many narrow layers: rows become more expensive as the answer grows, because of attention, and each
-    // new batch size needs large graphs.
+    // A target with many narrow layers. Attention makes rows more expensive as the answer grows, and each new batch
+    // size needs large graphs.
     Scenario s52 = scenario("S52", 15, 16, ratio_at_least(1.0));
     s52.disturbance.kv_per_1k_row = 2.0;
     s52.disturbance.rebuild = 0.07;
-    // Every conversation is new, and the drafter is far better than the planner expects.
+    // All conversations are new, and the drafter is far better than the planner expects.
     Scenario s53 = scenario("S53", 9, 17, ratio_at_least(1.0));
-    // Experts in host memory, with four texts: code, prose, a text with hardly any accepted draft, and a text that
+    // Experts in host memory and four texts: code, prose, a text with hardly any accepted draft, and a text that
     // changes.
     Scenario s54 = scenario("S54", 16, 1), s55 = scenario("S55", 16, 2);
     Scenario s56 = scenario("S56", 16, 4), s57 = scenario("S57", 16, 6);
@@ -355,7 +355,7 @@ std::vector<Scenario> disturbed() {
     Scenario s60 = scenario("S60", 1, 4), s61 = scenario("S61", 1, 1, speed_at_least(1.9));
     s60.costs = half;
     s61.costs = busy_at_some_sizes;
-    // With a tiny target, a change of the batch size takes longer than a token. The planner charges this time to
+    // On a tiny target, a change of the batch size takes longer than a token. The planner charges this time to
     // drafting, not to the next target-only round.
     Scenario s80 = scenario("S80", 21, 21), s81 = scenario("S81", 21, 2),
              s82 = scenario("S82", 21, 1, speed_at_least(1.38));
@@ -373,9 +373,9 @@ Scenario on_device(int number, int machine_number, int text, const Change & chan
     return s;
 }
 
-// Devices reuse a graph as long as the batch size stays the same. On a fast card a change of the batch size takes as
-// long as two target-only rounds (six for models of 1 GB), so an answer keeps its batch size. The planner chooses trees
-// if the costs favour them.
+// Devices reuse a graph while the batch size stays the same, so an answer keeps its batch size. On a fast card, a
+// change of the batch size takes as long as two target-only rounds (six for models of 1 GB). The planner chooses trees
+// if the costs favour trees.
 std::vector<Scenario> on_devices() {
     std::vector<Scenario> all = {
         on_device(62, 19, 1, {1.0, 0.0}, keeps_sizes(0.05)),
@@ -384,7 +384,7 @@ std::vector<Scenario> on_devices() {
     };
     for (double change : {6.0, 18.0}) {
         for (const auto & [text, least] : {std::pair{1, 1.6}, {2, 1.3}, {4, 0.97}, {18, 1.7}, {19, 1.3}, {20, 0.97}}) {
-            // the last token of an answer without drafts must not change the batch size
+            // In an answer without drafts, the last token must not change the batch size.
             const Criterion criterion = text == 20 ? keeps_sizes(0.012) : speed_at_least(least);
             all.push_back(on_device(62 + (int)all.size(), 18, text, {change, 0.75 * change}, criterion));
         }

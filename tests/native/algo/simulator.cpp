@@ -19,7 +19,7 @@ double uniform(uint64_t h) {
     return (double)(h >> 11) * 0x1.0p-53;
 }
 
-// Returns a roughly normal number: the sum of four uniform numbers, which is the same on every platform.
+// Returns a roughly normal number. It is the sum of four uniform numbers, so every platform gives the same number.
 double normal(uint64_t h) {
     double sum = 0.0;
     for (int i = 0; i < 4; ++i) sum += uniform(h = hash(h, i));
@@ -68,8 +68,9 @@ int World::n_left(int pos) const {
     return std::min(end, n_tokens_) - pos;
 }
 
-// Returns the rank (from 0) of the candidate that is the target's token, or -1. Each later candidate is the target's
-// token with 0.45 of the remaining probability, until the drafter's coverage of the target's tokens is reached.
+// Returns the rank (from 0) of the candidate that is the target's token, or -1. A later candidate is the target's token
+// with 0.45 of the remaining probability. The total probability is limited by the drafter's coverage of the target's
+// tokens.
 int World::matched_rank(const Position & here, const Style & s, double x, int depth) const {
     const double logit =
         s.logits.empty() ? s.shift - s.fall * (depth - 1) : s.logits[std::min<size_t>(depth, s.logits.size()) - 1];

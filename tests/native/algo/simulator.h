@@ -21,23 +21,24 @@
 namespace eaglecpp::sim {
 
 uint64_t hash(uint64_t a, uint64_t b);
-double uniform(uint64_t h);  // [0, 1)
-double normal(uint64_t h);   // about N(0, 1)
+double uniform(uint64_t h);  // a uniform number in [0, 1)
+double normal(uint64_t h);   // a number from a distribution close to N(0, 1)
 
 // --- machines ------------------------------------------------------------------------------------------------------
 
 struct Machine {
     std::string name;
-    // time of a target batch as points (rows, ms): linear between the points, continued with the last slope
+    // Time of a target batch, as points (rows, ms). Between the points the time is linear, and the last slope
+    // continues.
     std::vector<std::pair<int, double>> curve;
     double level = 0.06;       // time of a draft step with one row, in target-only steps
     double per_width = 0.05;   // time of each further row of a draft step, in draft steps
     double per_commit = 0.05;  // time of each further committed row, in draft steps
-    double host = 0.035;       // fixed work of a drafting round, in target-only steps
-    int n_leaves = 64;         // 1: chains only
-    bool is_device = false;    // each tree size is a separate batch size
+    double host = 0.035;       // fixed host work of a drafting round, in target-only steps
+    int n_leaves = 64;         // maximum number of leaves; 1 allows only chains
+    bool is_device = false;    // on a device, each tree size is a separate batch size
     int n_levels = INT_MAX;    // number of slots of a block drafter
-    double block = 0.0;        // pass of a block drafter, at the start of every draft, in target-only steps
+    double block = 0.0;        // time of a block drafter's pass at the start of every draft, in target-only steps
 
     double verify_ms(int n_rows) const;
     double plain_ms() const { return curve[0].second; }
@@ -52,30 +53,30 @@ struct Machine {
 
 struct Fixed {
     const char * name;
-    int k, depth, nodes;  // nodes 0 = target-only decoding
+    int k, depth, nodes;  // 0 nodes mean target-only decoding
 };
 const std::vector<Fixed> & fixed_strategies();
 
 // --- texts -----------------------------------------------------------------------------------------------------------
 
-// The drafter's behaviour on one kind of text. A logit x ~ N(mu, sd) gives the drafter's probability q = sigmoid(x +
-// noise). The target agrees with the drafter with probability sigmoid(slope * x + shift - fall * (depth - 1)).
+// The drafter's behaviour on one kind of text. The drafter's probability is q = sigmoid(x + noise), for a logit x ~
+// N(mu, sd). The target agrees with the drafter with probability sigmoid(slope * x + shift - fall * (depth - 1)).
 struct Style {
     double mu, sd, shift, fall;
     double slope = 0.65;
     double noise = 0.0;
-    std::vector<double> logits = {};  // logits[depth - 1], if given, replaces shift and fall
+    std::vector<double> logits = {};  // if given, logits[depth - 1] replaces shift and fall
 };
 
 struct Text {
     std::string name;
     std::function<Style(int pos)> style;
-    int request = 0;  // tokens per request; 0 = the text is one request
+    int request = 0;  // tokens per request; 0 makes the whole text one request
     std::function<RequestKind(int request)> kind = {};
     bool is_adversary = false;  // the drafter agrees only in rounds that are not verified
 };
 
-// A text whose random choices follow from a seed.
+// A text whose random choices are determined by a seed.
 class World {
   public:
     World(const Text & text, int n_tokens, uint64_t seed);
@@ -83,18 +84,19 @@ class World {
     const Text & text() const { return text_; }
     int n_tokens() const { return n_tokens_; }
 
-    // tokens from `pos` to the end of the request
+    // Returns the number of tokens from `pos` to the end of the request.
     int n_left(int pos) const;
 
-    // number of cells in the target's cache: each request is its own conversation with a prompt of 64 tokens
+    // Returns the number of cells in the target's cache. Each request is a separate conversation with a prompt of 64
+    // tokens.
     int n_kv(int pos) const { return text_.request > 0 ? 64 + pos % text_.request : pos; }
 
-    // Returns the drafter's candidates for position `pos`, which a round reaches in draft step `depth`. `key` is 0 for
-    // nodes whose ancestors are all accepted, and distinguishes the other nodes. A candidate that equals the target's
-    // token has the token id true_token.
+    // Returns the drafter's candidates for position `pos`, which a round reaches in draft step `depth`. A `key` of 0
+    // stands for nodes whose ancestors are all accepted. Other keys distinguish the other nodes. A candidate that
+    // equals the target's token has the token id true_token.
     std::vector<Candidate> propose(int pos, int depth, int k, uint64_t key) const;
 
-    // Returns the number of tokens of each round under a fixed strategy, which does not depend on the machine.
+    // Returns the number of tokens in each round under a fixed strategy. This number does not depend on the machine.
     std::vector<int> run_fixed(const Fixed & strategy) const;
 
     static constexpr Token true_token = 1;
@@ -137,16 +139,16 @@ struct Disturbance {
     double noise = 0.03;  // standard deviation of the logarithm of every time that the planner sees
     double stall_share = 0.0, stall_factor = 1.0;
     double kv_per_1k = 0.0;      // added share of target-only time per 1000 tokens of context
-    double kv_per_1k_row = 0.0;  // the same for every row of a batch, because each row computes attention
+    double kv_per_1k_row = 0.0;  // added share for every row of a batch, because each row computes attention
     double hidden = 0.0;         // extra time of every drafting round, in target-only steps
     double first_use_ms = 0.0;   // extra time of the first batch of each size
     double rebuild = 0.0;        // extra time of a change of the batch size, in target-only steps
     double capture = 0.0;        // extra time of the second batch after a change, in target-only steps
-    std::function<double(int pos)> drift = {};                // factor on all times at this position
+    std::function<double(int pos)> drift = {};                // factor on all times at a position
     std::function<double(int pos, int n_rows)> reshape = {};  // factor on the verification time
 };
 
-// Adds noise to true times, as the planner measures them.
+// Adds noise to true times. The planner measures the noisy times.
 class NoisyClock {
   public:
     NoisyClock(const Disturbance & d, uint64_t seed) : d_(d), seed_(seed) {}
@@ -166,16 +168,16 @@ struct Mark {
     double ms;
 };
 
-// Returns the minimum of (target-only time / run time) over all windows of at least `n` tokens that begin and end at
-// round boundaries. plain_ms contains the target-only time up to each token.
+// Returns the minimum of (target-only time / run time) over all windows of at least `n` tokens. Windows begin and end
+// at the ends of rounds. plain_ms contains the target-only time up to each token.
 double worst_window(const std::vector<Mark> & marks, const std::vector<double> & plain_ms, int n);
 
 struct Result {
     std::vector<Mark> marks;
     double ms = 0.0;           // time of the whole text
     double rejected_ms = 0.0;  // time of drafts that were not verified
-    int n_rebuilt = 0;         // rounds with another batch size than the previous one
-    std::map<int, int> rows;   // rounds by batch size
+    int n_rebuilt = 0;         // number of rounds with another batch size than the previous round
+    std::map<int, int> rows;   // number of rounds by batch size
 };
 
 struct RunOptions {
@@ -189,10 +191,10 @@ class Scene {
     Scene(const Machine & machine, std::shared_ptr<const World> world, const Disturbance & disturbance)
         : machine_(machine), world_(std::move(world)), disturbance_(disturbance) {}
 
-    // Returns the target-only time up to each token: [n_tokens + 1].
+    // Returns the target-only time up to each token, as [n_tokens + 1].
     std::vector<double> plain_ms() const;
 
-    // Returns the time of the whole text, given the rounds of World::run_fixed().
+    // Returns the time of the whole text. rounds: result of World::run_fixed().
     double run_fixed(const Fixed & strategy, const std::vector<int> & rounds) const;
 
     Result run_planner(const RunOptions & options = {}) const;
@@ -202,7 +204,7 @@ class Scene {
     double drift(int pos) const { return disturbance_.drift ? disturbance_.drift(pos) : 1.0; }
     double verify_ms(int pos, int n_rows) const;
     bool begins_at(int pos) const;
-    // Returns the extra time of the first batches after a prompt, including target-only batches.
+    // Returns the extra time of the first batches after a prompt. Target-only batches count too.
     double begin_ms(int pos) const;
     double host_ms(int pos) const { return drift(pos) * machine_.plain_ms() * (machine_.host + disturbance_.hidden); }
 

@@ -14,7 +14,7 @@ static double sigmoid(double z) {
     return 1.0 / (1.0 + std::exp(-z));
 }
 
-// Returns siblings whose drafter probabilities are q, r(1-q), r(1-r)(1-q), ...
+// Returns siblings with the drafter probabilities q, r(1-q), r(1-r)(1-q), ...
 static std::vector<Candidate> siblings(double q, int n, double r = 0.45) {
     std::vector<Candidate> out;
     double left = 1.0 - q;
@@ -25,8 +25,8 @@ static std::vector<Candidate> siblings(double q, int n, double r = 0.45) {
     return out;
 }
 
-// A target that accepts the first child with probability a(q), and each later child with a fraction c of the remaining
-// probability.
+// A target that accepts the first child with probability a(q). It accepts each later child with a fraction c of the
+// remaining probability.
 struct Target {
     double slope, shift, c;
 
@@ -57,8 +57,8 @@ static double first_chance(const AcceptanceModel & model, const TextState & text
     return a[0];
 }
 
-// The terms that the model learns per text change with every text and never settle, so this test checks predictions on
-// average.
+// Some terms are learned per text. They change with every text and never settle, so this test checks the average of the
+// predictions.
 TEST(learns_a_drafter_and_is_calibrated) {
     AcceptanceModel model;
     TextState text;
@@ -82,8 +82,8 @@ TEST(learns_a_drafter_and_is_calibrated) {
     CHECK(model.n_labels() == 4000);
 }
 
-// Terms common to all texts are stored with the drafter. After a few short texts, the next text starts with good
-// predictions, even at a rarely seen depth. One unusual text does not spoil the predictions of the next text.
+// Terms that are common to all texts are stored with the drafter. After a few short texts, the next text starts with
+// good predictions, even at a rarely seen depth. One unusual text does not spoil these predictions.
 TEST(properties_common_to_texts_are_kept) {
     AcceptanceModel model;
     TextState text;
@@ -107,7 +107,7 @@ TEST(a_grammar_teaches_nothing_lasting) {
     const auto children = siblings(0.8, 4);
     for (int i = 0; i < 300; ++i) model.learn(RequestKind::constrained, text, {1}, children.data(), 4, -1);
     CHECK(model.state() == fresh.state());
-    // the terms of this text still learn that the constrained request accepts few drafts
+    // The terms of this text still learn that a constrained request accepts few drafts.
     CHECK(first_chance(model, text, 0.8, RequestKind::constrained) < 0.2);
 }
 
@@ -145,7 +145,7 @@ TEST(hostile_numbers_leave_it_finite) {
             sum += v;
             CHECK(v >= 0.0);
         }
-        CHECK(sum <= 1.0 + 1e-9);  // the chances of siblings that share one token add up to at most 1
+        CHECK(sum <= 1.0 + 1e-9);  // siblings that share one token have chances that add up to at most 1
         model.learn(RequestKind::greedy, text, {depth}, c, 4, random.integer(-1, 3));
     }
     CHECK(std::isfinite(text.first.value) && std::isfinite(text.later.value));
@@ -171,7 +171,7 @@ TEST(survives_a_round_trip_and_refuses_damage) {
             }
         }
     }
-    for (size_t weight : {0, 1, 2, 3}) {  // slopes and weights of clean probabilities
+    for (size_t weight : {0, 1, 2, 3}) {  // these are the slopes and the weights of clean probabilities
         LearnedState damaged = state;
         damaged["class0"][2 * weight] = -0.5;
         CHECK(!other.set_state(damaged));
@@ -179,7 +179,7 @@ TEST(survives_a_round_trip_and_refuses_damage) {
     CHECK(other.state() == AcceptanceModel().state());
 }
 
-// With a measured acceptance rate, predictions start near this rate at every depth and for every kind of request.
+// If an acceptance rate was measured, predictions start near this rate at every depth and for every kind of request.
 // Learned values take precedence.
 TEST(starts_from_the_measured_acceptance) {
     const TextState fresh;
@@ -202,8 +202,8 @@ TEST(starts_from_the_measured_acceptance) {
     CHECK_NEAR(first_chance(taught, fresh, 0.6), before, 1e-12);
 }
 
-// The model learns from two additional signals of a block drafter: the drafter's confidence, and whether an earlier
-// token of the path was not the drafter's first choice.
+// The model learns from two more signals of a block drafter. One is the drafter's confidence. The other is whether an
+// earlier token of the path was not the drafter's first choice.
 TEST(learns_from_confidence_and_from_deviations) {
     AcceptanceModel model;
     TextState text;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tests reading the CPU limits of containers from files laid out as on Linux.
+// Tests that the CPU limits of containers are read from files that are laid out as on Linux.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -41,7 +41,7 @@ TEST(version_2_and_the_groups_above_count) {
     CHECK(cgroup_cpus(root.path) == 2.5);
 }
 
-// The files name the group's path on the host, but the container sees its own group as the root.
+// The files name the group's path on the host. The container sees its own group as the root.
 TEST(version_1_in_a_container) {
     const Root root({{"proc/self/cgroup", "4:memory:/docker/5a\n3:cpu,cpuacct:/docker/5a\n2:cpuset:/docker/5a"},
                      {"sys/fs/cgroup/memory/memory.limit_in_bytes", "4000"},

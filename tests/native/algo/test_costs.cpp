@@ -23,7 +23,7 @@ TEST(between_two_measured_counts_both_must_be_exact) {
     CHECK(counts.allows_all(5) && !counts.allows_all(6));
     CHECK(counts.allows_any(1, 2) && counts.allows_any(5, 16) && !counts.allows_any(5, 15));
     CHECK(counts.to_string() == "1-5, 16" && counts.points().size() == 6);
-    // a size is inexact as soon as one of its batches has different bits
+    // A size is inexact as soon as one of its batches has different bits.
     for (bool is_exact : {false, true}) counts.set(4, is_exact);
     CHECK(!counts.allows(4) && counts.to_string() == "1-3, 5, 16");
 }
@@ -44,13 +44,13 @@ TEST(keeps_the_shape_of_the_curve) {
     CHECK_NEAR(costs.ms(6), 165.0, 1.5);
     CHECK_NEAR(costs.ms(8), 151.0, 1.0);
     CHECK(costs.ms(5) > 112.0 && costs.ms(5) < 165.0);
-    // the estimate for an unmeasured size is low, so that the planner tries the size
+    // The estimate for an unmeasured size is low, so that the planner tries this size.
     CHECK(costs.ms(16) > 151.0 && costs.ms(16) < 2.0 * 151.0);
     CHECK(costs.n_samples(5) == 0 && costs.n_samples(6) > 2);
     CHECK(costs.n_rows_measured() == 8);
 }
 
-// A server takes 2^31 samples of one batch size in 83 days.
+// A server takes 2^31 samples of one batch size in 83 days, so the count must not overflow.
 TEST(the_count_of_samples_is_bounded) {
     StepCosts costs(0.06);
     learn(costs, 4, 112.0, 10000);
@@ -62,12 +62,12 @@ TEST(the_count_of_samples_is_bounded) {
 TEST(first_samples_have_little_weight) {
     StepCosts costs(0.06);
     learn(costs, 1, 10.0);
-    costs.learn(4, 500.0);  // the first sample includes building graphs
+    costs.learn(4, 500.0);  // the first sample includes the time for building graphs
     CHECK(costs.ms(4) < 20.0);
     costs.learn(4, 13.0);
     CHECK_NEAR(costs.ms(4), 13.0, 0.5);
     CHECK(costs.is_tried(4) && !costs.is_tried(8));
-    costs.learn(4, 90.0);  // a stall follows, so two of three samples are bad
+    costs.learn(4, 90.0);  // after this stall, two of three samples are bad
     for (int i = 0; i < 12; ++i) costs.learn(4, 13.0);
     CHECK_NEAR(costs.ms(4), 13.0, 2.0);
     costs.learn(8, 40.0);
@@ -75,7 +75,7 @@ TEST(first_samples_have_little_weight) {
     CHECK(costs.ms(8) > 30.0);  // after two slow samples, the size counts as expensive
 }
 
-// Rounds of other batch sizes show whether the whole machine is slower, or only one size.
+// Rounds of other batch sizes show whether the whole machine or only one size is slower.
 TEST(a_slower_size_is_distinguished_from_a_slower_machine) {
     Random random(32);
     StepCosts size(0.06, true), machine(0.06, true);
@@ -94,8 +94,8 @@ TEST(a_slower_size_is_distinguished_from_a_slower_machine) {
     CHECK(machine.slowdown() > 1.1 && !machine.take_changed());
 }
 
-// Batch sizes that stay unused for long keep their cost ratio to the size in use. The simulated machine was slow at
-// first and has realistic outliers.
+// A batch size that stays unused for long keeps its cost ratio to the size in use. The simulated machine was slow at
+// first, and its times have realistic outliers.
 TEST(sizes_that_wait_keep_their_ratio) {
     for (uint64_t seed = 1; seed <= 20; ++seed) {
         Random random(seed);
@@ -112,7 +112,7 @@ TEST(sizes_that_wait_keep_their_ratio) {
     }
 }
 
-// Build and capture times of an H200 for a model of 8B.
+// The build and capture times are those of an H200 for a model of 8B.
 TEST(the_first_batches_of_a_size_measure_the_cost_of_a_change) {
     CostTable table;
     table.assume_change(3.0);
@@ -120,7 +120,7 @@ TEST(the_first_batches_of_a_size_measure_the_cost_of_a_change) {
         for (int n : {1, 4}) {
             const double usual = n == 1 ? 3.0 : 4.0;
             table.learn_alike(2, 1, n, usual + 1.2);
-            table.learn_alike(2, 2, n, usual + (k == 0 ? 90.0 : 4.8));  // the first use loads kernels
+            table.learn_alike(2, 2, n, usual + (k == 0 ? 90.0 : 4.8));  // the first use of a size loads kernels
             for (int i = 3; i < 6; ++i) table.learn_alike(2, i, n, usual);
         }
     }
@@ -171,7 +171,7 @@ TEST(invalid_times_are_ignored) {
     table.learn_verify(-3, 1.0);
     table.learn_host(true, std::nan(""));
     table.learn_host(true, inf);
-    table.learn_verify(8, 18.0 * 50);  // the process was suspended
+    table.learn_verify(8, 18.0 * 50);  // the long time means that the process was suspended
     CHECK(table.state() == before);
 }
 
@@ -179,14 +179,14 @@ TEST(survives_a_round_trip) {
     const CostTable table = example();
     CostTable loaded;
     CHECK(loaded.set_state(table.state()));
-    CHECK(loaded.take_changed());  // the loaded entries must be checked against the machine's current speed
+    CHECK(loaded.take_changed());  // loaded entries must be checked against the machine's current speed
     for (int n = 1; n <= 8; ++n) CHECK_NEAR(loaded.verify(n), 10.0 + n, 0.3);
     CHECK_NEAR(loaded.step(4), table.step(4), 1e-6);
     CHECK_NEAR(loaded.host(), table.host(), 1e-6);
-    // the machine is now half as fast: a few target-only rounds rescale all sizes
+    // The machine is now half as fast. A few target-only rounds rescale all sizes.
     for (int i = 0; i < 5; ++i) loaded.learn_verify(1, 16.5);
     CHECK_NEAR(loaded.verify(8), 27.0, 1.5);
-    // a wrong entry is replaced by measurements
+    // Measurements replace a wrong entry.
     for (int i = 0; i < 4; ++i) loaded.learn_verify(4, 15.0);
     CHECK_NEAR(loaded.verify(4), 15.0, 1.0);
 }

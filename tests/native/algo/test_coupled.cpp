@@ -12,8 +12,8 @@
 using namespace eaglecpp;
 using namespace eaglecpp::test;
 
-// Applies llama.cpp's samplers in llama.cpp's order, without shortcuts. Returns the probability of each token after
-// temperature, which is 0 for removed tokens.
+// Applies llama.cpp's samplers in llama.cpp's order, without shortcuts. Returns each token's probability after
+// temperature, which is 0 for a removed token.
 static std::vector<double> slow_cut(const std::vector<float> & logits, const CoupledSampling & s) {
     const int n = (int)logits.size();
     std::vector<int> order(n);
@@ -73,8 +73,8 @@ TEST(proposes_the_best_scores) {
     }
 }
 
-// The drafter's log-probabilities have normally distributed errors. After some hundred labels, predicted probabilities
-// are calibrated in every temperature band.
+// The errors of the drafter's log-probabilities are normally distributed. After some hundred labels, predicted
+// probabilities are calibrated in every temperature band.
 TEST(chances_are_calibrated) {
     Random random(5);
     const int n = 300, k = 4;
@@ -85,7 +85,7 @@ TEST(chances_are_calibrated) {
         CoupledSampling sampling;
         sampling.temperature = (float)temperature;
         const RequestKind kind = request_kind(temperature, false, true);
-        double gap[10] = {};  // predicted minus true acceptance, by tenth of the prediction
+        double gap[10] = {};  // predicted minus true acceptance, for each tenth of the predicted probability
         int n_labels = 0;
         for (int pos = 0; pos < 12000; ++pos) {
             const std::vector<float> target = some_logits(random, n, 4.0 + 16.0 * random.real());

@@ -13,7 +13,7 @@ TEST(plain_rounds_fill_it_slowly_up_to_the_cap) {
     for (int i = 0; i < 100; ++i) ledger.settle(1.0, 1.0);
     CHECK_NEAR(ledger.balance(), 5.2, 1e-9);
     for (int i = 0; i < 10000; ++i) ledger.settle(3.0, 1.5);
-    CHECK(ledger.balance() == 8.0 && ledger.covers(12.0));  // above the cap
+    CHECK(ledger.balance() == 8.0 && ledger.covers(12.0));  // this cost is above the cap
 }
 
 TEST(first_uses_are_free_up_to_a_point_and_once) {
@@ -28,8 +28,8 @@ TEST(first_uses_are_free_up_to_a_point_and_once) {
     CHECK_NEAR(ledger.balance(), 1.036, 1e-9);
 }
 
-// The ledger's guarantee: if the planner spends all that the ledger covers and every draft is rejected, the loss stays
-// within the bound in every window, from any state.
+// The ledger guarantees a bound on the loss. Even if the planner spends all that the ledger covers and every draft is
+// rejected, the loss stays within the bound in every window and from any state.
 TEST(every_window_keeps_the_bound) {
     Random random(61);
     for (int run = 0; run < 20; ++run) {

@@ -13,7 +13,7 @@
 using namespace eaglecpp;
 using namespace eaglecpp::test;
 
-// Sampling uses this noise, so a changed value would change the text that every seed produces.
+// Sampling uses this noise. If a value changed, every seed would produce another text.
 TEST(has_known_values) {
     CHECK(Noise(1, 0).gumbel(0) == 0x1.1d3fde1395831p+1);
     CHECK(Noise(1, 100).gumbel(4711) == -0x1.f37a6798b7cd8p-1);
@@ -47,7 +47,7 @@ TEST(choice_is_the_argmax) {
     }
 }
 
-// The first version made these choices over whole vocabularies. Optimisations must not change the choices.
+// The first version chose these tokens over whole vocabularies. Optimisations must not change the choices.
 TEST(large_choices_stay) {
     Random random(11);
     uint64_t sum = 0;

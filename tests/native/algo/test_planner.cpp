@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests the planner call by call: plans stay legal after any history, fixed strategies are followed, and equal inputs
-// give equal plans in little time.
+// Tests single calls of the planner. Plans stay legal after any history, fixed strategies are followed, and equal
+// inputs give equal plans in little time.
 #include "algo/planner.h"
 
 #include <limits>
@@ -38,7 +38,7 @@ double some_time(Random & random, bool is_hostile) {
     return is_hostile ? values[random.integer(0, 6)] : 10.0 * (0.9 + 0.2 * random.real());
 }
 
-// Checks that a round's tree stays within the limits, after any history.
+// Checks that a round's tree stays within the limits, whatever rounds came before.
 void check_legal(const SequencePlan & plan, const PlanLimits & limits, int n_left) {
     const DraftTree & tree = plan.tree();
     CHECK(tree.size() >= 1 && tree.n_draft() <= std::max(limits.n_nodes, 0));
@@ -48,7 +48,7 @@ void check_legal(const SequencePlan & plan, const PlanLimits & limits, int n_lef
         CHECK(tree.parent[i] >= 0 && tree.parent[i] < i);
         CHECK(tree.depth[i] == tree.depth[tree.parent[i]] + 1 &&
               (tree.depth[i] <= tree.depth[i - 1] || tree.parent[i] == i - 1));
-        CHECK(tree.depth[i] < n_left);  // a draft beyond the last token would be useless
+        CHECK(tree.depth[i] < n_left);  // a draft beyond the last token of the answer would be useless
         CHECK(tree.logp[i] <= tree.logp[tree.parent[i]]);
     }
     CHECK(plan.decision().n_leaves == (tree.n_draft() > 0 ? (int)tree.leaves().size() : 0));
@@ -91,8 +91,8 @@ struct Scene {
     SequencePlan & plan = plans[0];
 };
 
-// If the target runs rows again, the ledger is charged for these rows like for all others, and the round does not count
-// as target-only.
+// If the target runs rows again, these rows are charged to the ledger like all other rows. The round does not count as
+// target-only.
 TEST(a_round_that_runs_rows_again_drafts_nothing_and_is_charged) {
     const auto measured = [](bool is_again) {
         Scene s(0);
@@ -111,7 +111,7 @@ TEST(a_round_that_runs_rows_again_drafts_nothing_and_is_charged) {
     const auto [again, same_ms] = measured(true);
     CHECK_NEAR(plain, 1.0, 0.01);
     CHECK_NEAR(again, 1.6, 0.1);
-    CHECK_NEAR(same_ms, plain_ms, 0.1);  // the round does not enter the target-only reference time
+    CHECK_NEAR(same_ms, plain_ms, 0.1);  // the round does not affect the target-only reference time
 }
 
 TEST(plans_are_legal_whatever_happens) {
@@ -147,7 +147,7 @@ TEST(several_conversations_share_legally) {
     }
 }
 
-// A round that an error cut short leaves no trace.
+// A round that an error has interrupted leaves no trace.
 TEST(a_round_may_be_begun_anew) {
     Scene s(300);
     for (int round = 0; round < 200; ++round) {
@@ -168,14 +168,14 @@ static void append_depth_first(const DraftTree & from, int node, int to, DraftTr
     }
 }
 
-// the planner verifies trees in depth-first order
+// Returns the tree in depth-first order, which is the order in which the planner verifies trees.
 static DraftTree depth_first(const DraftTree & tree) {
     DraftTree out(tree.token[0]);
     append_depth_first(tree, 0, 0, out);
     return out;
 }
 
-// Each fixed strategy gives exactly the tree that EAGLE-2's growth and re-ranking give.
+// A fixed strategy gives exactly the tree that EAGLE-2's growth and re-ranking give.
 TEST(fixed_strategies_equal_eagle_2s) {
     for (const Strategy & strategy :
          {Strategy::make("chain", 1, 4, 4), Strategy::make("tree", 4, 5, 15), Strategy::make("tree", 3, 2, 30)}) {
@@ -221,8 +221,8 @@ TEST(nothing_is_drafted_after_an_end) {
     }
 }
 
-// Runs a target-only round of 10 ms in which the drafter may commit its pending rows. Returns the time that the ledger
-// is charged.
+// Runs a target-only round of 10 ms in which the drafter may commit its pending rows. Returns the time that is charged
+// to the ledger.
 static double round_with_commit(Scene & s, int n_left, double commit_ms) {
     s.planner.begin_round(1);
     s.planner.decide(s.plan, {0, n_left, 128, PlanLimits{}});
@@ -245,7 +245,7 @@ TEST(catching_up_is_charged) {
     CHECK_NEAR(s.planner.costs().target_only(), plain_ms, 1e-6);  // the commit does not count as target-only time
 }
 
-// While the ledger saves up for a trial, the drafter may catch up. The time of catching up does not reduce what
+// The drafter may catch up while the ledger saves up for a trial. The time for catching up does not reduce what
 // target-only rounds add to the ledger.
 TEST(catching_up_is_free_while_over_budget) {
     PlannerOptions options;
@@ -260,8 +260,8 @@ TEST(catching_up_is_free_while_over_budget) {
     CHECK_NEAR(s.planner.ledger().balance() - before, 2 * 0.012, 1e-6);
 }
 
-// A round in which a fixed strategy drafts never counts as target-only, however long the other conversations wait for a
-// target-only round.
+// A round in which a fixed strategy drafts never counts as target-only. This is true however long the other
+// conversations wait for a target-only round.
 TEST(a_fixed_strategy_does_not_keep_others_from_drafting) {
     Scene s(310, 2);
     s.plans[1].use(Strategy::make("chain", 1, 3, 3));
@@ -276,7 +276,7 @@ TEST(a_fixed_strategy_does_not_keep_others_from_drafting) {
     CHECK_MSG(n_calibrating < 75, strf("%d of 300 rounds", n_calibrating));
 }
 
-// If the process is suspended while a batch size runs for the first time, the long duration must not stop drafting.
+// If the process is suspended during the first use of a batch size, the long duration must not stop drafting.
 TEST(a_stall_at_the_first_use_of_a_size_does_not_end_drafting) {
     Scene s(320);
     int n_drafts = 0, n_over_budget = 0;
@@ -290,7 +290,7 @@ TEST(a_stall_at_the_first_use_of_a_size_does_not_end_drafting) {
     CHECK_MSG(n_drafts > 20 && n_over_budget < 20, strf("%d drafts, %d rounds over budget", n_drafts, n_over_budget));
 }
 
-// Some targets lose accepted rows when rejected rows are removed, so each accepted row may have to run again.
+// When rejected rows are removed, some targets lose accepted rows. So each accepted row may have to run again.
 TEST(rows_that_may_be_run_again_cost_twice) {
     const auto n_verified = [](bool replays) {
         Scene s(700);
@@ -310,8 +310,8 @@ TEST(rows_that_may_be_run_again_cost_twice) {
     CHECK_MSG(once > 20 && twice < once, strf("%d drafts, %d where they may be run again", once, twice));
 }
 
-// A block has many rows, and a commit has few. If a commit's cost did not count the block's rows, a commit of two
-// conversations with one row each would look like a commit of one conversation with two rows.
+// A block has many rows, and a commit has few rows. If a commit's cost did not count the block's rows, two different
+// commits would look alike: two conversations with one row each, and one conversation with two rows.
 TEST(a_blocks_rows_count_in_the_cost_of_a_commit) {
     Scene s(900, 2);
     PlanLimits limits{7, 1, 16};

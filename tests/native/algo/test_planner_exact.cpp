@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests exact batches, whose rows have the same bits as rows computed one at a time. The planner plans only exact
-// batches if they are requested or cost little.
+// Tests exact batches. The rows of an exact batch have the same bits as rows that are computed one at a time. The
+// planner plans only exact batches if the caller requests them or if they cost little.
 #include "../check.h"
 #include "algo/planner.h"
 #include "algo/tree.h"
@@ -19,7 +19,7 @@ RowCounts counts_of(const std::vector<int> & exact) {
     return out;
 }
 
-// A planner with a drafter that is mostly right: its candidates are the target's token with probability 0.8, 0.1, ...
+// A planner with a drafter that is mostly right. Its candidates are the target's token with probability 0.8, 0.1, ...
 struct Scene {
     Planner planner;
     std::vector<SequencePlan> plans;
@@ -88,7 +88,7 @@ TEST(only_exact_counts_are_planned) {
 TEST(a_fixed_strategy_is_cut_to_the_next_exact_size) {
     Scene scene(counts_of({2, 3, 4, 8}), {Strategy::make("chain", 1, 6, 6)}, Exactness::on);
     CHECK(scene.round() == 4 && scene.plans[0].cut() == 3);
-    // the planner skips draft steps that it could not verify
+    // The planner skips draft steps whose nodes it could not verify.
     CHECK(scene.plans[0].decision().steps.size() == 3);
     Scene whole(counts_of({2, 3, 4, 8}), {Strategy::make("chain", 1, 7, 7)}, Exactness::on);
     CHECK(whole.round() == 8 && whole.plans[0].cut() == -1);
@@ -101,7 +101,7 @@ TEST(without_exact_sizes_rounds_are_target_only_and_give_the_reason) {
         CHECK(scene.plans[0].decision().reason == Decision::Reason::inexact && scene.plans[0].cut() == 0);
         CHECK(scene.plans[0].decision().steps.empty());  // the drafter runs no step
     }
-    // chain:1 needs two rows, but only batches of three rows are exact
+    // chain:1 needs a batch of two rows, but only batches of three rows are exact.
     Scene scene(counts_of({3}), {Strategy::make("chain", 1, 1, 1)}, Exactness::on);
     CHECK(scene.round() == 1);
 }
@@ -127,8 +127,8 @@ TEST(exact_off_allows_any_count) {
     CHECK(scene.round() == 7 && !scene.plans[0].exact.is_exact);
 }
 
-// In automatic mode the costs decide. If rows are expensive, the planner avoids large batches anyway. If rows are
-// cheap, large batches are worth more than identical bits.
+// In automatic mode, the costs decide. If rows are expensive, the planner avoids large batches anyway. If rows are
+// cheap, a large batch gains more than identical bits do.
 TEST(automatic_is_exact_where_that_costs_little) {
     const auto is_exact = [](const std::vector<int> & exact, double ms_per_row) {
         Scene scene(counts_of(exact), {automatic}, Exactness::off);
@@ -145,18 +145,18 @@ TEST(automatic_is_exact_where_that_costs_little) {
     CHECK(!is_exact({2}, 0.2));
     CHECK(is_exact({}, 12.0));
     CHECK(is_exact({2, 3}, 7.0));
-    // in automatic mode, an explicit strategy may use inexact batches
+    // In automatic mode, an explicit strategy may use inexact batches.
     Scene scene(counts_of({2, 3}), {Strategy::make("chain", 1, 6, 6)}, Exactness::automatic);
     CHECK(scene.round() == 7 && !scene.plans[0].exact.is_exact);
 }
 
-// On a device each batch size needs a graph, so an answer keeps one size. The planner must decide whether it wants
-// exact sizes before it restricts the choice to exact sizes.
+// On a device, each batch size needs a graph, so an answer keeps one size. The planner must first decide whether exact
+// sizes are worthwhile. Only then may it restrict the choice to exact sizes.
 TEST(a_device_without_exact_batches_drafts_in_the_first_round) {
     PlannerOptions options;
     options.pads_rows = true;
     Scene scene(counts_of({}), {automatic}, Exactness::automatic, options);
-    CostTable & costs = scene.planner.costs();  // costs as measured when an engine opens
+    CostTable & costs = scene.planner.costs();  // the costs are measured when an engine opens
     for (int n : {1, 2, 3, 4, 5, 8, 16}) {
         for (int i = 0; i < 3; ++i) costs.learn_verify(n, 10.0 + 0.5 * (n - 1));
     }
@@ -167,13 +167,13 @@ TEST(a_device_without_exact_batches_drafts_in_the_first_round) {
     }
 }
 
-// On a device, a fixed chain is padded to one batch size per answer. That size must be exact.
+// On a device, a fixed chain is padded to one batch size per answer. This size must be exact.
 TEST(batches_are_padded_to_exact_sizes) {
     PlannerOptions options;
     options.pads_rows = true;
     for (const auto & [exact, n_rows] : {std::pair{std::vector<int>{3, 6}, 3}, {std::vector<int>{3, 7}, 7}}) {
         Scene scene(counts_of(exact), {Strategy::make("chain", 1, 6, 6)}, Exactness::on, options);
-        scene.round(4);  // room for three more tokens
+        scene.round(4);  // the answer has room for three more tokens
         CHECK(scene.plans[0].tree().size() == 3);
         CHECK(scene.plans[0].tree().size() + scene.planner.n_padding() == n_rows);
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Compares the planner with target-only decoding and with the best fixed strategy in hindsight, over machines, texts
-// and disturbances. Prints the results of docs/research/planner.md. Arguments: names of scenarios (default: all), and a
-// number of seeds (4); "runs" prints one line for each run, for tests/planner_ablation.py.
+// and disturbances. Prints the results of docs/research/planner.md. The arguments are names of scenarios (default: all)
+// and a number of seeds (default: 4). With the argument "runs", prints one line for each run, for
+// tests/planner_ablation.py.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -17,10 +18,10 @@ using namespace eaglecpp::sim;
 namespace {
 constexpr int n_tokens = 4096;
 
-// Texts, and the rounds of each fixed strategy on each text, which do not depend on the machine.
+// Texts, and the rounds of each fixed strategy on each text. The rounds do not depend on the machine.
 struct Known {
     std::shared_ptr<const World> world;
-    std::vector<std::vector<int>> rounds;  // indexed by fixed strategy
+    std::vector<std::vector<int>> rounds;  // rounds by number of the fixed strategy
 };
 
 const Known & known(int text_number, int seed, bool has_fixed) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Scenarios S44 to S46: several conversations share one batch, and some of them join or leave every 50 rounds. The
-// planner is compared with target-only batching and with the best fixed chain.
+// Scenarios S44 to S46, in which several conversations share one batch. Every 50 rounds, some of the conversations join
+// or leave. The planner is compared with target-only batching and with the best fixed chain.
 #include <algorithm>
 #include <cstdio>
 
@@ -18,7 +18,7 @@ constexpr int n_rounds = 1000, period = 50, n_window = 512;
 struct Case {
     const char * name;
     int machine;
-    std::vector<int> texts;  // number of the text in each slot
+    std::vector<int> texts;  // number of the text for each slot
 };
 
 struct Place {
@@ -33,7 +33,7 @@ struct Place {
 
 class SharedRun {
   public:
-    // `strategy` null: the planner decides
+    // strategy: null lets the planner decide
     SharedRun(const Case & c, uint64_t seed, const Strategy * strategy)
         : machine_(machine(c.machine)), seed_(seed), clock_(disturbance_, seed) {
         for (size_t i = 0; i < c.texts.size(); ++i) {
@@ -67,7 +67,7 @@ class SharedRun {
     }
 
   private:
-    // Chooses the active conversations at random: each with probability 3/4, but at least one.
+    // Chooses the active conversations at random, each with probability 3/4. At least one is active.
     void seat(uint64_t key) {
         in_.clear();
         for (size_t i = 0; i < places_.size(); ++i) {
@@ -136,7 +136,7 @@ void run(const Case & c) {
         eaglecpp::test::report(found >= least, __FILE__, __LINE__,
                                strf("%s: %s %.3f, expected %.3f", c.name, what, found, least));
     };
-    // if 16 conversations try an unprofitable draft at the same time, the window may be slightly slower
+    // If 16 conversations try an unprofitable draft at the same time, the window may be slightly slower.
     const double least_window = c.texts.size() > 8 ? 0.955 : 0.965;
     std::vector<double> best, speed, window, slowest;
     for (int seed = 0; seed < 4; ++seed) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests drafts from the text in the planner. The planner uses these drafts alone or in one tree with the drafter's
-// nodes, stops using them if they do not pay, keeps trees legal for any proposal, and repeats its decisions from a log.
+// Tests how the planner uses drafts from the text. It uses them alone or in one tree with the drafter's nodes, and
+// stops using them if they do not pay. It keeps trees legal for any proposal, and repeats its decisions from a log.
 #include <algorithm>
 #include <cstdio>
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr double plain_ms = 10.0;
 
-// Returns the time of a batch on a machine where the first few rows are nearly free.
+// Returns the time of a batch, on a machine on which the first few rows are nearly free.
 double verify_ms(int n_rows) {
     return plain_ms * (1.0 + 0.04 * (n_rows - 1));
 }
@@ -34,8 +34,8 @@ struct Scene {
     Planner planner;
     SequencePlan plan;
     PlanLimits limits{16, 8, 128};
-    int n_pending = 0;  // 0 = no drafter
-    int n_levels = 0;   // draft steps that were requested
+    int n_pending = 0;  // number of pending rows; 0 means that there is no drafter
+    int n_levels = 0;   // number of requested draft steps
     double total_ms = 0.0;
     int n_tokens = 0;
 
@@ -43,8 +43,8 @@ struct Scene {
         planner.begin_request(plan, RequestKind::greedy, false);
     }
 
-    // Runs one round in which the text continues with `next`. `propose(node)` returns the drafter's candidates below a
-    // pool node.
+    // Runs one round in which the text continues with `next`. `propose(node)` returns the drafter's candidates for a
+    // node of the pool.
     template <typename Propose>
     int round(const TextDraft * draft, const Tokens & next, Propose && propose, int n_left = 100) {
         const auto children = [&](const Turn &) {
@@ -93,7 +93,7 @@ TEST(a_copied_passage_yields_many_tokens_a_round) {
     CHECK(scene.n_levels == 0);
 }
 
-// Proposals that never match are hardly ever verified and cost almost nothing.
+// Proposals that never match are hardly ever verified, so they cost almost nothing.
 TEST(proposals_that_fail_are_not_verified) {
     Scene scene(false);
     const TextDraft draft = text_chain(16, 8);
@@ -105,7 +105,7 @@ TEST(proposals_that_fail_are_not_verified) {
     CHECK_MSG(speed > 0.995, strf("%.4f of plain", speed));
 }
 
-// Every round checks its text proposals against the target's tokens, so the planner notices at once when a passage
+// Every round checks its text proposals against the target's tokens. So the planner notices at once when a passage
 // begins to repeat.
 TEST(proposals_that_begin_to_match_are_verified) {
     Scene scene(false);
@@ -116,8 +116,8 @@ TEST(proposals_that_begin_to_match_are_verified) {
     CHECK_MSG(n_waited <= 12, strf("%d rounds", n_waited));
 }
 
-// If the text proposes a confident copy, the planner verifies the copy without running the drafter, which would only
-// cost time.
+// If the text proposes a confident copy, the planner verifies the copy without the drafter. Running the drafter would
+// only cost time.
 TEST(a_sure_copy_needs_no_drafter) {
     Scene scene(true);
     const TextDraft draft = text_chain(16, 20);
@@ -129,7 +129,7 @@ TEST(a_sure_copy_needs_no_drafter) {
     CHECK(n >= 40 * 9);
 }
 
-// Drafter and text share one tree: a token that both propose is one node, and the children of a node have different
+// Drafter and text share one tree. A token that both propose is one node, so the children of a node have different
 // tokens.
 TEST(both_sources_share_one_tree) {
     Scene scene(true);
@@ -165,7 +165,7 @@ TEST(an_explicit_strategy_drafts_from_the_text) {
     CHECK(scene.plan.tree().n_draft() == 3 && scene.plan.decision().depth == 3);
 }
 
-// The planner drafts no nodes below an end token.
+// The planner drafts no nodes after an end token.
 TEST(nothing_follows_an_end) {
     PlannerOptions options;
     options.end_tokens = {102};

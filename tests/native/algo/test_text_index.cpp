@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Compares the text index with a search of the whole text: it must find the same matches and continuations, in little
-// memory and time.
+// Compares the text index with a search of the whole text. The index must find the same matches and continuations, with
+// little memory and time.
 #include "algo/text.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@ using namespace eaglecpp::test;
 
 namespace {
 
-// Returns the length of the longest suffix of the text that also occurs earlier, and the end of its latest earlier
-// occurrence.
+// Returns two numbers: the length of the longest suffix that also occurs earlier in the text, and the end of its latest
+// earlier occurrence.
 std::pair<int, int> longest_by_search(const Tokens & text) {
     std::pair<int, int> best{0, -1};
     const int last = (int)text.size() - 1;
@@ -61,7 +61,7 @@ TEST(proposes_the_continuation_of_the_longest_suffix) {
             CHECK_MSG(draft.size() == n && draft.n_match == std::min(length, 64),
                       strf("seed %d at %zu: %d", seed, text.size(), draft.n_match));
             Tokens expected = text;
-            // the draft continues the earlier occurrence, and may run into the draft itself
+            // The draft continues the earlier occurrence. It may reach its own first token and continue from there.
             for (int i = 0; i < n; ++i) expected.push_back(expected[end + 1 + i]);
             if (length < 64) CHECK(draft.tokens == Tokens(expected.end() - n, expected.end()));
         }
@@ -93,7 +93,7 @@ TEST(rows_of_images_are_not_proposed) {
     CHECK(index.propose(4).tokens == Tokens{9});
 }
 
-// The cost of a token does not depend on the length of the text. If it did, ctest's timeout would end this test.
+// The cost of a token does not depend on the length of the text. Otherwise ctest's timeout would end this test.
 TEST(a_token_costs_the_same_in_a_long_text) {
     for (int n_tokens : {2, 60, 30000}) {
         Random random(n_tokens);

@@ -52,7 +52,7 @@ TEST(agrees_with_sorting) {
     }
 }
 
-// Every instruction set gives the same bits.
+// All instruction sets give the same bits.
 TEST(instruction_sets_agree) {
     Random random(8);
     for (int n : {1, 16, 127, 128, 129, 1000, 12672}) {
@@ -80,7 +80,8 @@ TEST(instruction_sets_agree) {
 
 TEST(a_broken_logit_adds_nothing_to_a_sum) {
     std::vector<float> x(300, 10.0f);
-    x[3] = x[299] = std::numeric_limits<float>::quiet_NaN();  // one NaN inside a block, and one after the last block
+    // the first NaN is inside a block, and the second NaN comes after the last block
+    x[3] = x[299] = std::numeric_limits<float>::quiet_NaN();
     for (int way = 0; way < n_row_ways(); ++way) CHECK_NEAR(sum_exp(x.data(), (int)x.size(), 10.0f, way), 298.0, 1e-3);
 }
 

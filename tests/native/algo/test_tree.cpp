@@ -42,7 +42,7 @@ TEST(takes_nodes_in_the_order_given) {
     CHECK(t.depth == (std::vector<int32_t>{0, 1, 2, 1}) && t.logp[2] == -3.0f);
 }
 
-// Returns a tree with the paths 0 -> 1 (token 1) -> 2 (token 2), and 0 -> 3 (token 3).
+// Returns a tree with two paths: 0 -> 1 (token 1) -> 2 (token 2), and 0 -> 3 (token 3).
 static DraftTree fork() {
     DraftTree t(0);
     t.add(1, 0, -0.1f);
@@ -64,7 +64,7 @@ TEST(the_walk_ends_where_no_child_carries_the_targets_token) {
     for (int round = 0; round < 300; ++round) {
         const DraftTree tree = random_tree(random, random.integer(0, 30));
         Tokens chosen(tree.size());
-        for (Token & token : chosen) token = 99;  // no node of the tree has this token
+        for (Token & token : chosen) token = 99;  // the tree contains no such token
         for (int i = 1; i < tree.size(); ++i) {
             if (random.real() < 0.8) chosen[tree.parent[i]] = tree.token[i];
         }
@@ -85,7 +85,7 @@ TEST(nothing_follows_a_stop) {
     CHECK(at_bonus.tokens == (Tokens{1, 9}) && at_bonus.n_accepted() == 1 && at_bonus.stopped);
 }
 
-// Returns a probability for each node. Probabilities never rise along a path, and some are equal.
+// Returns a probability for each node. Probabilities never rise along a path. Some of them are equal.
 static std::vector<float> random_chances(Random & random, const DraftTree & tree) {
     std::vector<float> p(tree.size(), 1.0f);
     for (int i = 1; i < tree.size(); ++i) p[i] = p[tree.parent[i]] * 0.25f * (float)random.integer(0, 4);
@@ -117,7 +117,7 @@ TEST(prefixes_are_the_best_sets_of_their_size) {
             const int node = order.nodes()[n - 1], parent = tree.parent[node];
             CHECK(parent == 0 || (set >> (parent - 1) & 1));  // the set contains the node's parent
             set |= 1u << (node - 1);
-            CHECK(order.p()[n - 1] == p[node] && p[node] <= last_gain);  // later nodes gain less
+            CHECK(order.p()[n - 1] == p[node] && p[node] <= last_gain);  // later nodes never gain more
             last_gain = p[node];
             sum += p[node];
             CHECK_NEAR(sum, best[n], 1e-6);
@@ -125,9 +125,9 @@ TEST(prefixes_are_the_best_sets_of_their_size) {
     }
 }
 
-// A token that the text and the drafter both propose becomes one node. The node's probability is higher than the text's
-// and the drafter's predictions. A token that only the text proposes keeps a fifth of its probability once the drafter
-// has run. The probabilities of a node's children add up to at most 1.
+// A token that the text and the drafter both propose becomes one node. Its probability is higher than each of the two
+// predictions. A token that only the text proposes keeps a fifth of its probability once the drafter has run. The
+// probabilities of a node's children add up to at most 1.
 TEST(text_and_drafter_share_a_pool) {
     const TextDraft text{{100, 101}, 5};
     const auto pool_with = [&](Token first, double of_first, double of_second) {
@@ -152,7 +152,7 @@ TEST(text_and_drafter_share_a_pool) {
     CHECK_NEAR(alone.given_parent(1), 0.2 * 0.6, 1e-6);
     CHECK_NEAR(alone.p()[2], 0.2 * 0.6 * 0.5, 1e-6);
     CHECK(alone.is_from_text(1) && !alone.is_from_text(3) && !alone.is_from_text(4));
-    const DraftPool full = pool_with(100, 0.9, 0.64);  // probabilities 0.96 and 0.64, scaled to the sum 1
+    const DraftPool full = pool_with(100, 0.9, 0.64);  // the probabilities 0.96 and 0.64, scaled to the sum 1
     CHECK_NEAR(full.given_parent(1), 0.6, 1e-6);
     CHECK_NEAR(full.given_parent(1) + full.given_parent(3), 1.0, 1e-6);
     CHECK_NEAR(full.p()[2], 0.6 * 0.5, 1e-6);

@@ -9,8 +9,8 @@ using namespace eaglecpp::test;
 
 namespace {
 
-// Returns the share of the last 1,000 rounds that use a window. `wide` and `narrow` are the acceptance probabilities
-// without and with a window.
+// Returns the share of the last 1,000 rounds that use a window. `wide` is the acceptance probability without a window,
+// and `narrow` the acceptance probability with a window.
 double share_narrow(DraftWindows & windows, int n_tokens, double wide, double narrow) {
     Random random(7);
     int n = 0;

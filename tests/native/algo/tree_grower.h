@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A second implementation of EAGLE-2's growth, the reference for the planner's fixed strategies.
+// A second implementation of EAGLE-2's growth. It is the reference for the planner's fixed strategies.
 #pragma once
 
 #include <algorithm>
@@ -10,19 +10,19 @@
 namespace eaglecpp {
 namespace test {
 
-// Grows a tree as EAGLE-2 does: every frontier node gets its k most likely children, all children join the pool, and
-// the k children with the best path log-probability form the next frontier (SafeAILab/EAGLE: eagle/model/cnets.py,
-// topK_genrate).
+// Grows a tree in the same way as EAGLE-2. Every frontier node gets its k most likely children, and all children join
+// the pool. The k children with the best path log-probability form the next frontier (SafeAILab/EAGLE:
+// eagle/model/cnets.py, topK_genrate).
 class TreeGrower {
   public:
     TreeGrower(Token root, int k) : k_(k), pool_(root), frontier_{0} {}
 
-    // Returns the nodes that the drafter expands next, at first the root.
+    // Returns the nodes that the drafter expands next. At first this is the root.
     const std::vector<int32_t> & frontier() const { return frontier_; }
 
     const DraftTree & pool() const { return pool_; }
 
-    // Adds the candidates children[i] (best first) below each node frontier()[i], and moves the frontier one step
+    // Adds the candidates children[i] (best first) below each node frontier()[i]. Then the frontier moves one step
     // deeper.
     void grow(const std::vector<std::vector<Candidate>> & children) {
         std::vector<int32_t> added;
@@ -42,7 +42,7 @@ class TreeGrower {
     std::vector<int32_t> frontier_;
 };
 
-// Returns the subtree with the highest path log-probabilities of the drafter, in breadth-first order.
+// Returns the subtree with the highest path log-probabilities, in breadth-first order.
 inline DraftTree best_subtree(const DraftTree & pool, int n_nodes, int n_leaves) {
     NodeOrder order;
     order.build(pool, pool.logp, n_nodes, n_leaves);

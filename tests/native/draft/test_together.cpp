@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Compares conversations that draft in one graph, on the CPU or a device, with the same conversations drafting alone on
-// the CPU. The numbers must not depend on the other conversations, on the padding of a device's graphs, or on whether
-// rows were saved and loaded in between.
+// Compares conversations that draft in one graph, on the CPU or a device, with conversations that draft alone on the
+// CPU. The numbers must not depend on the other conversations, on the padding of a device's graphs, or on whether rows
+// were saved and loaded in between.
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr int n_ctx = 600, n_conversations = 5;
 
-// Device and mode under test. The reference is the same drafter on the CPU, without filled graphs.
+// Device and mode under test. The reference is the same drafter on the CPU, whose graphs are not padded.
 struct Place {
     const char * name;
     ggml_backend_dev_t device;
@@ -92,8 +92,8 @@ class Pair {
     Pair(const DraftFile & file, const Place & place, bool flash_attn)
         : together_(make_drafter(file, place, flash_attn)),
           alone_(make_drafter(file, {"", nullptr, false, place.use_kernels}, flash_attn)),
-          // results of ggml's own products and attention depend on the number of rows; latent attention always uses
-          // ggml's
+          // The results of ggml's own products and attention depend on the number of rows. Latent attention always uses
+          // ggml's own attention.
           tolerance_(place.use_kernels && flash_attn && !place.is_remote && !file.spec().has_latent() ? 0.0f : 2e-5f) {
         CHECK(!place.device || together_->form().n_top > 0);
         for (int i = 0; i < n_conversations; ++i) reopen(i);
@@ -106,14 +106,14 @@ class Pair {
         b_[i] = std::make_unique<HiddenStateSequence>(*alone_);
     }
 
-    // Reads rows without output for conversation i, as in a prompt.
+    // Reads rows without output for conversation i, in the same way as for a prompt.
     void read(int i, int n) {
         const Rows rows = make_rows(spec(), n);
         a_[i]->commit(rows.hidden_states(), rows.tokens.data());
         b_[i]->commit(rows.hidden_states(), rows.tokens.data());
     }
 
-    // Conversation who[i] commits n_pending[i] rows, and then runs widths[i][level] rows in each draft step.
+    // Conversation who[i] first commits n_pending[i] rows. It then runs widths[i][level] rows in each draft step.
     void round(const std::vector<int> & who, const std::vector<int> & n_pending,
                const std::vector<std::vector<int>> & widths, const std::string & what) {
         std::vector<Rows> rows;
@@ -156,7 +156,7 @@ class Pair {
         }
     }
 
-    // If one conversation of a call fails, no conversation must change.
+    // If one conversation of a call fails, none of its conversations may change.
     void an_error_moves_no_conversation() {
         const Rows few = make_rows(spec(), 2), many = make_rows(spec(), n_ctx + 1);
         const int n = a_[0]->n_rows();
@@ -164,7 +164,7 @@ class Pair {
                                                  {a_[1].get(), many.hidden_states(), many.tokens.data()}}),
                      "the drafter's cache holds");
         CHECK(a_[0]->n_rows() == n);
-        if (spec().is_block()) return;  // without a pass, a conversation of a block drafter has no slots to request
+        if (spec().is_block()) return;  // before a pass, a conversation of a block drafter has no slots to request
         const int n_draft = a_[0]->n_draft_rows();
         CHECK_THROWS(together_->extend_together({DraftRequest::step(a_[0].get(), {{90, 1, 0}}),
                                                  DraftRequest::step(a_[1].get(), {{90, 1, 77}})}),
@@ -188,7 +188,7 @@ class Pair {
                          "this pass gave 1 tokens");
     }
 
-    // On a device, each number of rows has a separate graph.
+    // On a device, each number of rows has its own graph.
     void every_number_of_rows(const std::string & what) {
         reopen(0);
         for (int n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17}) round({0}, {n}, {{1, 3, 5}}, what + strf(", %d rows", n));
@@ -196,8 +196,8 @@ class Pair {
         round({0}, {2}, {{1}}, what + ", after a prompt");
     }
 
-    // A new conversation reuses device memory of a closed conversation, and must not read the closed conversation's
-    // rows.
+    // A new conversation reuses the device memory of a closed conversation. It must not read the rows of the closed
+    // conversation.
     void caches_serve_again(const std::string & what) {
         every_number_of_rows(what);
         const EaglecppCounts before = eaglecpp_counts();
@@ -206,8 +206,8 @@ class Pair {
         CHECK_MSG(eaglecpp_counts().frees == before.frees, what + ": device memory is freed");
     }
 
-    // A chain that is drafted in the graph of its commit equals a chain that is drafted step by step. It waits for the
-    // device only once.
+    // A chain that is drafted in the graph of its commit equals a chain that is drafted step by step. The former waits
+    // for the device only once.
     void steps_are_levels(const std::string & what) {
         constexpr int n_steps = 5;
         reopen(0);
@@ -227,7 +227,7 @@ class Pair {
             }
             same_candidates(a.candidates(n_steps, 4), b.candidates(0, 4), what + ": the last step");
             CHECK(eaglecpp_counts().waits == before);
-            // later draft steps continue from the drafted chain
+            // Later draft steps continue from the drafted chain.
             CHECK(b.n_draft_rows() == n_steps && a.n_draft_rows() == n_steps);
             const std::vector<DraftRow> level{{n_steps + 1, 1, n_steps}, {n_steps + 2, 2, 2}};
             alone_->extend_together({DraftRequest::step(&b, level)});
@@ -263,7 +263,7 @@ class Pair {
         };
         CHECK(a.n_rows() == b.n_rows() && a.n_draft_rows() == b.n_draft_rows());
         for (int row = 0; row < n_rows; ++row) {
-            // a selector's graph does not compute logits for all rows
+            // The graph of a selector does not compute logits for all rows.
             if (!spec().is_block()) same(a.logits(row), b.logits(row), spec().n_draft_vocab, strf("row %d", row));
             same_candidates(a.candidates(row, 3), b.candidates(row, 3), what);
             if (spec().is_block()) continue;
@@ -289,7 +289,7 @@ void check(const DraftFile & file, Kind of, const Place & place, bool flash_attn
     const uint64_t n_misaligned = eaglecpp_counts().misaligned;
     Pair pair(file, place, flash_attn);
     pair.read(1, 7);
-    pair.read(2, 300);  // now each conversation has another number of rows
+    pair.read(2, 300);  // from here on, each conversation has another number of rows
     pair.round({0, 1, 2, 3}, {1, 1, 1, 1}, {{1, 1}, {1, 1}, {1, 1}, {1, 1}}, kind + ", chains");
     pair.round({0, 1, 2}, {3, 1, 2}, {{1, 1, 1}, {}, {1}}, kind + ", chains of unequal depth");
     pair.round({4, 2, 0, 3}, {2, 5, 1, 1}, {{4, 3, 6}, {1, 1, 1}, {2}, {8, 8}}, kind + ", trees and chains");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Tests which form of attention a drafter uses on the CPU: fused attention if our kernel runs it, otherwise explicit
-// attention. ggml's own fused attention takes several times as long for the few rows of a draft. Both forms give the
-// same drafts, so no other test would detect a wrong choice.
+// Tests which form of attention a drafter uses on the CPU. It uses fused attention if our kernel runs it, and otherwise
+// explicit attention. For the few rows of a draft, ggml's own fused attention takes several times as long. Both forms
+// give the same drafts, so no other test would detect a wrong choice.
 #include "../check.h"
 #include "../gguf/draft_files.h"
 #include "draft/hidden_state_drafter.h"

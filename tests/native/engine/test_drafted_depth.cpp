@@ -5,7 +5,7 @@
 
 using namespace eaglecpp;
 
-// Runs rounds that need n_wanted draft steps and receive at most the requested number of steps. Returns the number of
+// Runs rounds that need n_wanted draft steps, but receive at most the requested number of steps. Returns the number of
 // steps that is requested after these rounds.
 static int n_requested_after(DraftedDepth & depth, int n_wanted, int n_rounds) {
     for (int round = 0; round < n_rounds; ++round) depth.add(std::min(n_wanted, depth.n_requested()));

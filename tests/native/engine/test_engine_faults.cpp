@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// After any exception at any point of a step, the engine either continues as if nothing had happened or reports that it
-// is broken.
+// Tests exceptions at every point of a step. After an exception, the engine either continues as if nothing had
+// happened, or reports that it is broken.
 #include <llama.h>
 
 #include <atomic>
@@ -35,12 +35,12 @@ TEST(a_sequence_steps_once_at_a_time) {
     engine.begin(a, prompt, test::greedy(tree));
     engine.begin(b, prompt, test::greedy(tree));
     CHECK_THROWS(engine.step({a, b, a}), "named twice");
-    // the refused call changed neither sequence
+    // The refused call has changed neither sequence.
     while (engine.sequence(a).is_active) engine.step({a, b});
     CHECK(engine.sequence(a).tokens == engine.sequence(b).tokens);
 }
 
-// An engine is retired before it is freed. Retiring fails while a call runs, and after retiring no call can begin.
+// An engine is retired before it is freed. Retiring fails while a call runs. After retiring, no call can begin.
 TEST(no_step_begins_after_an_engine_is_retired) {
     for (int i = 0; i < 40; ++i) {
         Engine engine(test::tiny_options(target, draft));
@@ -75,7 +75,7 @@ TEST(no_step_begins_after_an_engine_is_retired) {
     }
 }
 
-// Logits stay in the memory of the last decode's graph (ggml_hook/hook.h), so they are valid until the next decode.
+// Logits stay in the memory of the last decode's graph (ggml_hook/hook.h). So they are valid until the next decode.
 TEST(logits_stay_until_the_next_decode_and_no_longer) {
     EngineOptions o = test::tiny_options(target, "");
     Target it(o);
@@ -94,7 +94,7 @@ TEST(logits_stay_until_the_next_decode_and_no_longer) {
         return all;
     };
     const std::vector<float> logits = read();
-    // calls that happen between two reads of logits: saving, dropping and restoring cells, and using another context
+    // These calls happen between two reads of logits: saving, dropping and restoring cells, and using another context.
     std::vector<uint8_t> rows;
     it.cells().save_rows(range, rows);
     it.cells().truncate(range, 1);
@@ -103,7 +103,7 @@ TEST(logits_stay_until_the_next_decode_and_no_longer) {
     other.open_context({});
     decode(other, 5, 0);
     CHECK(read() == logits);
-    // runs batches until the context is full, and then one more batch
+    // Batches run until the context is full. Then one more batch runs.
     bool is_full = false;
     for (Pos at = 3; at < 4096 && !is_full; at += 31) {
         try {
@@ -120,11 +120,11 @@ TEST(logits_stay_until_the_next_decode_and_no_longer) {
 #ifndef _WIN32
 #include <dlfcn.h>
 
-// The functions below replace libllama's and ggml's in all calls from eaglecpp.
+// The functions below replace functions of libllama and ggml in all calls from eaglecpp.
 static int n_calls = 0, fails_at = -1;
 static bool is_decoding = false;  // set during llama.cpp's own calls, which do not count
 static std::function<void()> fault;
-static int n_logits = -1;  // number of rows of logits that are read before one read fails
+static int n_logits = -1;  // number of rows of logits that can be read before one read fails
 
 static void count_call() {
     if (!is_decoding && n_calls++ == fails_at) fault();
@@ -139,7 +139,7 @@ extern "C" int32_t llama_decode(llama_context * ctx, llama_batch batch) {
     return status;
 }
 
-static llama_memory_t sound = nullptr;  // if set, removing rows fails in every other memory
+static llama_memory_t sound = nullptr;  // if set, removing rows fails in every memory except this one
 
 extern "C" bool llama_memory_seq_rm(llama_memory_t memory, llama_seq_id id, llama_pos from, llama_pos to) {
     if (sound && memory != sound) fail(ErrorKind::broken, "an assertion");
@@ -153,13 +153,13 @@ extern "C" float * llama_get_logits_ith(llama_context * ctx, int32_t i) {
     return real(ctx, i);
 }
 
-// All byte arrays that were allocated, including ggml's work buffers.
+// Returns the addresses of all byte arrays that were allocated, including ggml's work buffers.
 static std::set<void *> & arrays() {
     static auto * all = new std::set<void *>;
     return *all;
 }
 static std::mutex arrays_mutex;
-static size_t n_bytes_failing = SIZE_MAX;  // the first allocation of this size fails, later ones succeed
+static size_t n_bytes_failing = SIZE_MAX;  // the first allocation of this size fails, and later allocations succeed
 static int n_freed_twice = 0;
 
 void * operator new[](size_t n) {
@@ -232,7 +232,7 @@ static const Tokens & long_prompt() {
     return tokens;
 }
 
-// Tests faults at every call of every kind.
+// Tests a fault in every call of every kind.
 TEST(running_out_of_memory_leaves_no_trace) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_ctx = 256, o.n_batch = 192;
@@ -262,7 +262,7 @@ TEST(running_out_of_memory_leaves_no_trace) {
     }
 }
 
-// Tests a fault in ggml's CPU backend, which frees its work buffer and then cannot allocate a larger one.
+// Tests a fault in ggml's CPU backend. The backend frees its work buffer, and then it cannot allocate a larger one.
 TEST(a_work_buffer_that_does_not_fit_is_not_used_again) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_ctx = 256, o.n_batch = 192;
@@ -272,7 +272,7 @@ TEST(a_work_buffer_that_does_not_fit_is_not_used_again) {
         const int id = engine.open_sequence();
         const Tokens fresh = test::generate(engine, id, prompt, test::greedy({}, 12));
         engine.clear(id);
-        n_bytes_failing = 4096;  // larger than the work buffer of a single row
+        n_bytes_failing = 4096;  // this size is larger than the work buffer for a single row
         try {
             test::generate(engine, id, long_prompt(), test::greedy({}, 12));
         } catch (const Error & e) {
@@ -287,7 +287,8 @@ TEST(a_work_buffer_that_does_not_fit_is_not_used_again) {
     CHECK_MSG(n_freed_twice == 0, strf("%d arrays were freed twice", n_freed_twice));
 }
 
-// The second conversation of a round fails after the first has succeeded, so neither conversation delivers tokens.
+// The second conversation of a round fails after the first conversation has succeeded. So neither conversation delivers
+// tokens.
 TEST(a_step_of_several_is_all_or_nothing) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_sequences = 2;
@@ -314,7 +315,7 @@ TEST(a_step_of_several_is_all_or_nothing) {
     }
 }
 
-// If a call runs several rounds and a later one fails, the tokens of the earlier rounds are kept. The next call for
+// If a call runs several rounds and a later round fails, the tokens of the earlier rounds are kept. The next call for
 // this conversation raises the error, even if other conversations continue in between.
 TEST(the_error_of_a_later_round_comes_after_the_earlier_tokens) {
     EngineOptions o = test::tiny_options(target, draft);
@@ -334,8 +335,8 @@ TEST(the_error_of_a_later_round_comes_after_the_earlier_tokens) {
     CHECK(test::generate(engine, a, prompt, test::greedy({}, 5)).size() == 5);
 }
 
-// Two conversations fail in a later round. One conversation is closed before the next call, which must still raise the
-// error for the other.
+// Two conversations fail in a later round, and one of them is closed before the next call. The next call must still
+// raise the error for the other conversation.
 TEST(a_late_error_is_raised_for_the_rest_of_its_batch) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_sequences = 2;
@@ -364,7 +365,8 @@ TEST(ending_with_too_many_tokens_changes_nothing) {
     CHECK(test::generate(engine, id, prompt, test::greedy(tree, 12)) == fresh);
 }
 
-// A small model's sequence removes its rows in its destructor, where an assertion of llama.cpp may fail.
+// The destructor of a small model's sequence removes the sequence's rows. An assertion of llama.cpp may fail during
+// this.
 TEST(an_assertion_at_the_end_of_a_drafter_does_not_end_the_process) {
     const std::string small = files.folder.file("small.gguf");
     test::write_target(small);
@@ -376,7 +378,7 @@ TEST(an_assertion_at_the_end_of_a_drafter_does_not_end_the_process) {
     sound = nullptr;
 }
 
-// Tests exceptions of a driver, and thrown types that are no exceptions.
+// Tests exceptions of a driver, and thrown objects that are no exceptions.
 TEST(foreign_exceptions_break_the_engine) {
     const std::pair<const char *, std::function<void()>> kinds[] = {
         {"device lost", [] { throw std::runtime_error("device lost"); }},
@@ -385,7 +387,7 @@ TEST(foreign_exceptions_break_the_engine) {
         {"ran out of memory inside", [] { throw std::bad_alloc(); }},
     };
     for (const auto & [text, thrower] : kinds) {
-        for (int at : {0, 1, 4}) {  // faults in the prefill, in the drafter's prefill, and in a round
+        for (int at : {0, 1, 4}) {  // the faults occur in the prefill, in the drafter's prefill, and in a round
             Engine engine(test::tiny_options(target, draft));
             const int id = engine.open_sequence();
             fault = thrower;

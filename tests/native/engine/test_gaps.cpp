@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Tests closing the gaps that rejected nodes leave in the target's cache. The rows keep their order, so later results
-// have the same bits as in target-only decoding. Moving the rows needs a small buffer, not a copy of the whole cache.
+// Rejected nodes leave gaps in the target's cache. Tests that these gaps are closed. The rows keep their order, so
+// later results have the same bits as in target-only decoding. Moving the rows needs a small buffer, not a copy of the
+// whole cache.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -114,18 +115,19 @@ TEST(conversations_keep_their_common_prefix_once) {
         CHECK(target.cells().keep_path(first, trees[0], 7, n));
         CHECK(target.cells().keep_path(second, trees[1], 7, n));
     }
-    // 300 + 2 * 700 of 4818 cells are used: the prefix once, and the rest of both conversations
+    // Of 4818 cells, 300 + 2 * 700 are in use. The prefix counts once, and the rest of each conversation counts
+    // separately.
     CHECK(target.cells().n_order_lost() == 0 && target.cells().has_room_for_trees());
     CHECK(target.cells().n_rows(first) == n && target.cells().n_rows(second) == n);
     CHECK(logits_behind(target, first, 0, n + 1) == plain_logits(0, n + 1));
     CHECK(logits_behind(target, second, 1, n + 1) == plain_logits(1, n + 1));
-    // the first conversation ends, and the second keeps the prefix
+    // The first conversation ends, and the second conversation keeps the prefix.
     target.cells().truncate(first, 0);
     read(target, first, 1, 0, 40);
     CHECK(logits_behind(target, second, 1, n + 2) == plain_logits(1, n + 2));
 }
 
-// With two copies of the prefix, the trees would not fit.
+// If the prefix were stored twice, the trees would not fit.
 TEST(a_common_prefix_takes_room_once) {
     Target target(options_of(2));
     target.open_context({});

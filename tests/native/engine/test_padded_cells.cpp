@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests that the rows that pad a batch leave no cells in the target's cache, whatever number of drafts is accepted. If
-// such cells remained, the rows of the next round would attend to them.
+// Tests that the rows that pad a batch leave no cells in the target's cache, whatever number of drafts is accepted.
+// Otherwise the rows of the next round would attend to these cells.
 #include <cmath>
 
 #include "../check.h"
@@ -17,8 +17,8 @@ static DraftTree chain(int n_drafts) {
     return tree;
 }
 
-// Runs a round that accepts `n_accepted` drafts, and sets `n_rows` to the number of rows in the cache afterwards.
-// Returns the logits of the next root token, or an empty vector if `n_rows` is wrong.
+// Runs a round that accepts `n_accepted` drafts. Afterwards `n_rows` is the number of rows in the cache. Returns the
+// logits of the next root token, or an empty vector if `n_rows` is wrong.
 static std::vector<float> logits_behind(const EngineOptions & options, int n_drafts, int n_accepted, int n_padding,
                                         Pos & n_rows) {
     Target target(options);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Tests the options for opening a target. If llama.cpp accepts the values, the target opens; otherwise it is refused
-// with a fitting message.
+// Tests the options for opening a target. If llama.cpp accepts the values, the target opens. Otherwise the target is
+// refused, and the message gives the reason.
 #include <llama.h>
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 using namespace eaglecpp;
 
-// copying would be unsafe while other threads fill in values on demand
+// A copy would be unsafe, because other threads fill in values on demand.
 static_assert(!std::is_copy_constructible_v<Vocabulary>);
 
 #ifndef _WIN32
@@ -24,8 +24,8 @@ static_assert(!std::is_copy_constructible_v<Vocabulary>);
 
 #include <csignal>
 
-// A trial runs a call in a child process. The call's effects stay in the child, which then ends instead of continuing
-// as a second copy of this program.
+// A trial runs a call in a child process. The effects of the call stay in the child process. The child process then
+// ends and does not continue as a second copy of this program.
 TEST(a_trial_in_a_child_ends_with_the_child) {
     const pid_t self = getpid();
     sigset_t blocked;
@@ -41,8 +41,8 @@ TEST(a_trial_in_a_child_ends_with_the_child) {
     if (getpid() != self) std::abort();
 }
 
-// The function below replaces libllama's for all calls by eaglecpp. If is_short_of_memory is set, it fails once as if
-// memory had run out.
+// The function below replaces a function of libllama in all calls from eaglecpp. If is_short_of_memory is set, the
+// function fails once, as if memory had run out.
 static bool is_short_of_memory = false;
 
 extern "C" llama_context * llama_init_from_model(llama_model * model, llama_context_params params) {
@@ -114,7 +114,7 @@ TEST(impossible_sizes_are_refused_by_name) {
         CHECK_MSG(kind == ErrorKind::value && text.find(expected) != std::string::npos, text);
     };
     refused([](EngineOptions & o) { o.n_sequences = 64, o.n_ctx = 1 << 26; }, "n_sequences 64 times n_ctx 67108864");
-    // 2 * (2^31 - 1 + 9) overflows to 16 in 32 bits
+    // In 32 bits, 2 * (2^31 - 1 + 9) overflows to 16.
     refused([](EngineOptions & o) { o.n_sequences = 2, o.n_ctx = INT32_MAX; }, "n_ctx");
     refused([](EngineOptions & o) { o.n_sequences = 1 << 20; }, "n_sequences");
     refused([](EngineOptions & o) { o.n_sequences = 0; }, "n_sequences");
@@ -124,14 +124,14 @@ TEST(impossible_sizes_are_refused_by_name) {
     refused([](EngineOptions & o) { o.n_sequences = 200, o.n_leaves_max = 8; }, "llama.cpp allows");
 }
 
-// The error repeats the reason that llama.cpp logs. A refusal does not count as a lack of memory.
+// The error repeats the reason that llama.cpp has logged. A refusal does not count as a lack of memory.
 TEST(refusals_of_llama_cpp_are_not_memory) {
     EngineOptions o = test::tiny_options(target, "");
     o.flash_attn = "off", o.type_v = "q8_0";
     std::string text;
     ErrorKind kind = kind_of(o, text);
     CHECK_MSG(kind == ErrorKind::unsupported && text.find("quantized V cache") != std::string::npos, text);
-    o.flash_attn = "on", o.type_k = "q8_0";  // q8_0 has blocks of 32 numbers, but the heads have 16
+    o.flash_attn = "on", o.type_k = "q8_0";  // q8_0 has blocks of 32 numbers, but the heads have only 16 numbers
     kind = kind_of(o, text);
     CHECK_MSG(kind == ErrorKind::unsupported && text.find("does not divide") != std::string::npos, text);
 }
@@ -163,7 +163,7 @@ TEST(a_lack_of_memory_is_reported_as_such) {
 #endif
 }
 
-// ggml has no functions to read activation types or empty types.
+// ggml has no functions that read activation types or empty types.
 TEST(weights_that_ggml_cannot_read_are_refused) {
     for (ggml_type type : {GGML_TYPE_Q8_1, GGML_TYPE_I32, GGML_TYPE_F64}) {
         for (bool is_embedding : {true, false}) {

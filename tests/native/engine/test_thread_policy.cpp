@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Tests how the number of threads adapts, on machines with a simulated clock. The machine computes the wall time and
-// CPU time of a decode from the number of threads, the cores that other processes use, and the cost of barriers.
+// Tests how the number of threads adapts on machines with a simulated clock. The machine computes the wall time and the
+// CPU time of a decode. These times depend on the number of threads, the cores that other processes use, and the cost
+// of barriers.
 #include "engine/thread_policy.h"
 
 #include <algorithm>
@@ -17,9 +18,9 @@ struct Machine {
     int n_cores = 2;
     double busy = 0.0;           // number of cores that other processes use
     double work_ms = 10.0;       // time of one row on one thread
-    double serial = 0.2;         // share of the time that threads do not reduce
-    double barrier_factor = 60;  // factor on the time once a thread waits for a core
-    bool tells = true;           // whether the system reports which cores other processes use
+    double serial = 0.2;         // share of the time that more threads do not reduce
+    double barrier_factor = 60;  // factor on the time if a thread has to wait for a core
+    bool tells = true;           // the system reports which cores other processes use
 
     double now = 0.0, heard_at = 0.0;
     int n_starved = 0;
@@ -85,7 +86,7 @@ TEST(a_busy_machine_gets_fewer_threads_at_once_and_later_all) {
     while (policy.n_threads(Kind::decode) > 1 && m.now - start < 5000.0) m.run(policy);
     CHECK_MSG(m.now - start < 700.0, strf("noticed after %.0f ms", m.now - start));
     CHECK(policy.n_threads(Kind::prompt) == 1);
-    // while other programs run, decodes keep one thread
+    // While other programs run, decodes keep one thread.
     const int n_before = m.n_starved, n = m.run_for(policy, 60000.0);
     CHECK_MSG(m.n_starved == n_before, strf("%d decodes starved", m.n_starved - n_before));
     CHECK_MSG(n > 0.85 * 60000.0 / (1.1 * m.work_ms / 0.3), strf("%d decodes", n));
@@ -100,7 +101,7 @@ TEST(falls_when_decodes_miss_cores_that_other_programs_took) {
     const auto decode = [&](double cpu_ms, double now) { policy.learn({Kind::decode, 1, 10.0, cpu_ms}, now); };
     double now = 0.0;
     for (int i = 0; i < 20; ++i) decode(20.0, now += 10.0);
-    policy.hear_free(1.0, now);  // another program was running until the answer began
+    policy.hear_free(1.0, now);  // until the answer began, another program was running
     CHECK(policy.n_threads(Kind::decode) == 2);
     for (int i = 0; i < 8; ++i) decode(14.0, now += 10.0);
     policy.hear_free(1.0, now);
@@ -121,7 +122,7 @@ TEST(one_busy_core_of_many_costs_one_thread) {
     CHECK_MSG(policy.n_threads(Kind::decode) == 7, strf("%d threads", policy.n_threads(Kind::decode)));
 }
 
-// The system reports free cores that this process may not use, as with a container's CPU quota.
+// The system reports free cores that this process may not use. This happens, for example, with a container's CPU quota.
 TEST(threads_without_cores_are_dropped_for_longer_and_longer) {
     Machine m;
     ThreadPolicy policy = automatic(2);
@@ -131,7 +132,7 @@ TEST(threads_without_cores_are_dropped_for_longer_and_longer) {
     m.tells = false;
     int n_regular = 0;
     for (; policy.n_threads(Kind::decode) > 1; n_regular += policy.is_timed()) m.run(policy);
-    // times measured without the missing cores must not enter the cost table
+    // Times that were measured without the missing cores must not enter the cost table.
     CHECK(n_regular <= 1 && !policy.is_timed());
     m.run(policy);
     CHECK(policy.is_timed());  // decodes with one thread are timed

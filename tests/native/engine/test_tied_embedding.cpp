@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// llama.cpp may keep tied embeddings twice: an unchanged copy for look-ups, and a copy that is repacked or on a device
-// for the product. Rows must only be read from the unchanged copy.
+// llama.cpp may keep tied embeddings twice. One copy is unchanged and used for look-ups. The other copy is for the
+// product, and it is repacked or on a device. Rows may only be read from the unchanged copy.
 
 #include <cstring>
 
@@ -57,7 +57,7 @@ TEST(packed_and_plain_copies_are_distinguished) {
                           !has_plain_rows(target.model().head()),
                       what);
         }
-        // the unpacked rows can always be copied to a device
+        // Rows that are not repacked can always be copied to a device.
         CHECK_MSG(target.model().head_to_copy() == target.model().embedding(), what);
     }
 }

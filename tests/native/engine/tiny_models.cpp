@@ -14,7 +14,7 @@ namespace eaglecpp::test {
 
 namespace {
 
-// the same sizes as in gguf/draft_files.cpp, so that the drafters fit
+// The sizes are the same as in gguf/draft_files.cpp, so that the drafters fit.
 constexpr int n_embd = 64, n_ff = 96, n_head = 4, n_head_kv = 1, head_dim = 16, n_layer = 6;
 
 class Writer {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A tiny target of the llama architecture with seeded weights that fits the drafters of gguf/draft_files.h, and helpers
-// that run generations with it.
+// A tiny target of the llama architecture with seeded weights, and helpers that run generations with it. The drafters
+// of gguf/draft_files.h fit this target.
 #pragma once
 
 #include <ggml.h>
@@ -13,14 +13,14 @@
 namespace eaglecpp::test {
 
 struct TinyTarget {
-    bool is_tied = false;                 // the file has no output.weight
+    bool is_tied = false;                 // if true, the file has no output.weight
     ggml_type type = GGML_TYPE_F32;       // type of the matrices
     ggml_type type_embd = GGML_TYPE_F32;  // type of token_embd.weight
-    int n_vocab = 20;                     // vocabulary of the drafters
+    int n_vocab = 20;                     // size of the drafters' vocabulary
     std::string architecture = "llama";
 };
 
-// A temporary folder that the destructor removes.
+// A temporary folder. The destructor removes it.
 class Folder {
   public:
     Folder();
@@ -44,7 +44,7 @@ struct TinyPair {
 EngineOptions tiny_options(const std::string & target, const std::string & draft);
 GenerateParams greedy(const Strategy & strategy, int max_tokens = 24);
 
-// Runs a generation on an open sequence to its end, and returns the tokens.
+// Runs a generation on an open sequence to its end, and returns the generated tokens.
 Tokens generate(Engine & engine, int id, const Tokens & prompt, const GenerateParams & params);
 
 }  // namespace eaglecpp::test

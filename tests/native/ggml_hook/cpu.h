@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// ggml's CPU backend for tests, with weight matrices and the products that the backend computes.
+// ggml's CPU backend for tests, with weight matrices and the products that this backend computes.
 #pragma once
 
 #include <ggml-alloc.h>
@@ -46,7 +46,7 @@ struct Matrix {
     ggml_backend_buffer_ptr buffer;
 };
 
-// Multiplies rows [n_in, n_given, n_rows] by the matrix. For a mixture of experts, ids [n_used, n_rows] choose the
+// Multiplies rows [n_in, n_given, n_rows] by the matrix. In a mixture of experts, ids [n_used, n_rows] choose the
 // experts.
 class Product {
   public:

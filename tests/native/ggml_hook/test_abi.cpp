@@ -26,7 +26,7 @@ using namespace eaglecpp::kernels;
     static_assert(offsetof(ours, field) == offsetof(theirs, field) &&                 \
                       std::is_same_v<decltype(ours::field), decltype(theirs::field)>, \
                   #theirs "::" #field)
-// applies SAME_FIELD to each field; EXPAND rescans the macro often enough for all fields
+// Applies SAME_FIELD to each field. EXPAND rescans the macro often enough for all fields.
 #define EXPAND(...) EXPAND2(EXPAND2(EXPAND2(EXPAND2(__VA_ARGS__))))
 #define EXPAND2(...) EXPAND1(EXPAND1(EXPAND1(EXPAND1(__VA_ARGS__))))
 #define EXPAND1(...) __VA_ARGS__
@@ -83,7 +83,7 @@ SAME_FIELDS(abi::Backend, ggml_backend, device, context);
 static_assert(sizeof(abi::Graph) == sizeof(ggml_cgraph), "ggml_cgraph");
 SAME_FIELDS(abi::Graph, ggml_cgraph, n_nodes, nodes, use_counts, uid);
 
-// the order of virtual functions cannot be queried, but their signatures can
+// The order of virtual functions cannot be queried, but their signatures can be compared.
 static_assert(std::is_same_v<decltype(&ggml::cpu::tensor_traits::work_size),
                              bool (ggml::cpu::tensor_traits::*)(int, const ggml_tensor *, size_t &)>);
 static_assert(std::is_same_v<decltype(&ggml::cpu::tensor_traits::compute_forward),
@@ -94,7 +94,7 @@ static_assert(std::is_same_v<decltype(&ggml::cpu::extra_buffer_type::get_tensor_
                              ggml::cpu::tensor_traits * (ggml::cpu::extra_buffer_type::*)(const ggml_tensor *)>);
 static_assert(sizeof(abi::ExtraBufferType) == sizeof(ggml::cpu::extra_buffer_type));
 
-// the functions of libllama that llama_bridge.cpp calls by their mangled names
+// These are the functions of libllama that llama_bridge.cpp calls by their mangled names.
 using Tensors = std::vector<std::pair<std::string, ggml_tensor *>>;
 using Memory = std::map<ggml_backend_buffer_type_t, llama_memory_breakdown_data>;
 static_assert(std::is_same_v<decltype(&llama_set_embeddings_layer_inp), void (*)(llama_context *, uint32_t, bool)>);

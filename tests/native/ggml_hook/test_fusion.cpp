@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Tests fused nodes in ggml's own CPU backend, on a layer as llama.cpp builds and allocates it. The results are
-// compared with the unfused graph. They must have the same bits for every number of rows and threads, in new and in
-// known graphs. Then the parts of a fused step are compared with ggml's own functions.
+// Tests fused nodes in ggml's own CPU backend, on a layer that is built and allocated as in llama.cpp. The results must
+// have the same bits as without fusion, for every number of rows and threads, in new and in known graphs. Then the
+// parts of a fused step are compared with ggml's own functions.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -35,7 +35,7 @@ struct Form {
     int n_positions() const { return sections[0] ? GGML_MROPE_SECTIONS : 1; }
 };
 
-// Weights and inputs of a form, which are the same in every run.
+// Weights and inputs of a form. They are the same in every run.
 struct Scene {
     explicit Scene(const Form & form) : form(form) {
         for (int rows : {n_embd, n_kv, n_kv, n_embd, n_ff, n_ff}) {
@@ -65,7 +65,7 @@ struct Result {
     std::vector<std::vector<uint16_t>> cells;  // rows of keys and values
 };
 
-// Two norms and all nodes between them, for some rows of the scene, in separate cells.
+// Two norms and all nodes between them, for some rows of the scene. The rows are in separate cells.
 class Layer {
   public:
     Layer(const Scene & s, const std::vector<int> & rows, int n_threads, bool fuses)
@@ -127,7 +127,7 @@ class Layer {
     ggml_tensor * input(ggml_type type, int64_t n, int64_t m) {
         ggml_tensor * t = ggml_new_tensor_2d(ctx_.get(), type, n, m);
         ggml_set_input(t);
-        ggml_set_output(t);  // keeps the tensor from being overwritten, so that the graph can run again
+        ggml_set_output(t);  // the tensor is not overwritten, so the graph can run again
         return t;
     }
     ggml_tensor * output(ggml_tensor * t) {
@@ -194,7 +194,7 @@ std::vector<int> first_rows(int n) {
     return rows;
 }
 
-// Compares the first a.size() numbers.
+// Compares the first a.size() numbers of the two vectors.
 bool same(const std::vector<float> & a, const std::vector<float> & b) {
     return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
@@ -208,7 +208,7 @@ void check_near(const std::vector<float> & a, const std::vector<float> & b, cons
     CHECK_MSG(worst <= 0.01 * size, what + ": off by " + std::to_string(worst) + " of " + std::to_string(size));
 }
 
-// Without fusion, ggml computes the norms and rotations with different rounding, so an input rounded to 8 bits may
+// Without fusion, ggml computes norms and rotations with different rounding. So an input that is rounded to 8 bits may
 // differ by one step.
 void check_form(const Form & form) {
     const Scene scene(form);
@@ -224,7 +224,7 @@ void check_form(const Form & form) {
         ggml_fp16_to_fp32_row((const ggml_fp16_t *)expected.cells[i].data(), b.data(), (int64_t)b.size());
         check_near(a, b, std::string(form.name) + ", cache");
     }
-    // a graph that has a number must give the same result, alone and next to other graphs
+    // A graph with a number must give the same result alone and next to other graphs.
     name_graph(batch.graph);
     for (int i = 0; i < 2; ++i) {
         const Result again = batch.run();
@@ -251,7 +251,7 @@ bool is_product(const ggml_tensor * t) {
     return t->op == GGML_OP_MUL_MAT;
 }
 
-// Checks which nodes remain in the fused graph, because the results do not show whether all nodes of a layer are fused.
+// Checks which nodes remain in the fused graph. The results alone do not show whether all nodes of a layer are fused.
 void fuses_the_expected_nodes(const Form & form) {
     const Scene scene(form);
     Layer layer(scene, first_rows(4), 2, true);
@@ -265,12 +265,12 @@ void fuses_the_expected_nodes(const Form & form) {
             left += std::string(Step::is_step(t) ? "*" : "") + ggml_op_name(t->op) + " ";
         }
     }
-    // The product of the values stays on its own, because it reuses the memory of the queries before their rotation.
+    // The product of the values is not fused, because it reuses the memory of the queries before their rotation.
     CHECK_MSG(left == "*MUL_MAT *ROPE *MUL_MAT *SET_ROWS SCALE MUL_MAT *MUL_MAT *MUL_MAT ",
               std::string(form.name) + ": " + left);
 }
 
-// ggml computes a norm whose result is scaled row by row, even if the norm is the first node of a graph.
+// If the result of a norm is scaled row by row, ggml computes the norm, even if it is the first node of a graph.
 void leaves_other_norms_alone() {
     const ggml_context_ptr ctx(ggml_init({20 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
     std::vector<float> memory(8 * n_embd);
@@ -288,8 +288,8 @@ void leaves_other_norms_alone() {
     CHECK(!Step::is_step(norm) && !Step::is_step(scaled) && (norm->flags & GGML_TENSOR_FLAG_COMPUTE));
 }
 
-// A node must not move if another thread may still read the memory that the node writes. Here the second product writes
-// to the memory of the first product's result.
+// A node must not move if another thread may still read the memory that the node writes. In this graph, the second
+// product writes to the memory of the first product's result.
 void leaves_shared_memory_alone() {
     const Scene scene(Form{"memory"});
     const ggml_context_ptr ctx(ggml_init({20 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
@@ -308,12 +308,12 @@ void leaves_shared_memory_alone() {
         return !(second->flags & GGML_TENSOR_FLAG_COMPUTE);
     };
     CHECK(n_moved(&memory[3 * n_ff]));
-    CHECK(!n_moved(&memory[n_ff]));          // memory that `used` reads
-    CHECK(!n_moved(&memory[2 * n_ff + 8]));  // memory that `used` writes
-    CHECK(!n_moved(&memory[8]));             // memory that both products read
+    CHECK(!n_moved(&memory[n_ff]));          // `used` reads this memory
+    CHECK(!n_moved(&memory[2 * n_ff + 8]));  // `used` writes this memory
+    CHECK(!n_moved(&memory[8]));             // both products read this memory
 }
 
-// Graphs outside a scope are computed without fusion.
+// Graphs outside a ComputeScope are computed without fusion.
 void leaves_other_graphs_alone() {
     const Scene scene(Form{"others"});
     Layer fused(scene, first_rows(3), 2, true);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Tests that the status always says whether our kernels are used. The kernels also run if libggml does not report its
-// commit. If libggml reports an unknown commit, the kernels are off and a warning is logged. Another warning says that
-// EAGLECPP_KERNELS names an unknown table. The program's argument is the commit that ggml reports.
+// Tests that the status always shows whether our kernels are used. If libggml does not report its commit, the kernels
+// run. If libggml reports an unknown commit, the kernels are off and a warning is logged. If EAGLECPP_KERNELS names an
+// unknown table, another warning is logged. The program's argument is the commit that ggml reports.
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -17,7 +17,7 @@ using namespace eaglecpp;
 
 static std::string commit;
 
-// Replaces ggml's function in all calls from eaglecpp.
+// Replaces the function of ggml in all calls from eaglecpp.
 extern "C" const char * ggml_commit(void) {
     return commit.c_str();
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Tests products through ggml's own CPU backend: weights in our buffer type, F32, F16 and BF16 weights in their own
-// memory, and mixtures of experts. Results are compared with sums in double precision over the dequantised weights, and
-// bit for bit over numbers of threads and rows. Quantised weights are random bytes: ggml reads any byte pattern, and
-// quantising takes seconds for some types.
+// memory, and mixtures of experts. Results are compared with sums in double precision over the dequantised weights.
+// Results must also have the same bits for all numbers of threads and rows. Quantised weights are random bytes, because
+// ggml reads any byte pattern and quantising takes seconds for some types.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -28,7 +28,7 @@ struct Weights : Matrix {
             float * to = values.data();
             for (uint8_t * unit = bytes.data(); unit < bytes.data() + bytes.size(); unit += traits.type_size) {
                 float largest;
-                do {  // draws random scales until the largest value is moderate
+                do {  // random scales are drawn until the largest value is moderate
                     for (size_t i = 0; i < traits.type_size; ++i) unit[i] = (uint8_t)rng();
                     traits.to_float(unit, to, traits.blck_size);
                     largest = 0;
@@ -50,8 +50,8 @@ std::vector<float> multiply(const Weights & m, const std::vector<float> & x, int
     const kernels::ComputeScope scope(in_scope);
     Product product(m.tensor, x, n_given, n_rows, ids);
     const std::vector<float> y = product.run(n_threads);
-    // a node counts the pieces that its threads take; a second run with another number of threads must restart this
-    // count
+    // A node counts the pieces that its threads take. This second run with another number of threads must restart the
+    // count.
     const std::vector<float> again = product.run(n_threads == 1 ? 3 : n_threads - 1);
     CHECK(std::memcmp(y.data(), again.data(), y.size() * sizeof(float)) == 0);
     return y;
@@ -89,7 +89,7 @@ int main() {
           GGML_TYPE_IQ4_XS, GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16}) {
         const bool is_dense = !ggml_is_quantized(type);
         const char * name = ggml_type_name(type);
-        const double bound = is_dense ? 1e-6 : 0.015;  // 8-bit activations cost about one percent
+        const double bound = is_dense ? 1e-6 : 0.015;  // 8-bit activations cost about one percent of accuracy
         for (const auto & [n_in, n_out] : {std::pair<int, int>{256, 1}, {768, 47}, {512, 1500}}) {
             const Weights m(type, n_in, n_out, 1, is_dense ? plain : packed);
             CHECK(is_dense || kernels::can_hold(type, n_in));
@@ -97,7 +97,7 @@ int main() {
             const std::vector<float> x = normal((size_t)n_in * n_rows);
             const std::vector<float> all = multiply(m, x, 1, n_rows, {}, 1);
             for (int r = 0; r < n_rows; ++r) {
-                // the error of a single output may be four times as large
+                // The error of a single output may be four times as large.
                 check_close(name, m, 0, &x[(size_t)r * n_in], &all[(size_t)r * n_out], n_out == 1 ? 4 * bound : bound);
             }
             for (int n_threads : {2, 3, 7, 16}) {
@@ -110,7 +110,7 @@ int main() {
                 CHECK_MSG(std::memcmp(y.data(), &all[(size_t)r * n_out], n_out * sizeof(float)) == 0, name);
             }
         }
-        // a mixture of experts: the used experts have separate rows or share one row, and some experts are unused
+        // A mixture of experts. The used experts have separate rows or share one row, and some experts are unused.
         const int n_experts = 6, n_used = 3, n_in = 256, n_out = 40;
         const Weights m(type, n_in, n_out, n_experts, is_dense ? plain : packed);
         for (int n_rows : {1, 2, 9}) {
@@ -129,7 +129,7 @@ int main() {
         }
     }
 
-    // outside a ComputeScope, ggml computes with F16 weights and rounds the rows to half precision
+    // Outside a ComputeScope, ggml computes with F16 weights and rounds the rows to half precision.
     const Weights half(GGML_TYPE_F16, 512, 64, 1, plain);
     const std::vector<float> x = normal(512);
     const std::vector<float> ours = multiply(half, x, 1, 1, {}, 1), theirs = multiply(half, x, 1, 1, {}, 1, false);

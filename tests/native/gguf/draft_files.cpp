@@ -14,13 +14,13 @@
 
 namespace eaglecpp {
 
-// the size of a row is a multiple of 256 bytes, as in real drafters
+// The size of a row is a multiple of 256 bytes, as in real drafters.
 constexpr int n_embd = 64, n_ff = 64, n_head = 2, n_head_kv = 1, head_dim = 64, n_vocab = 20, n_draft_vocab = 8,
               n_aux = 3, n_layer_target = 6;
 constexpr int n_rank = 8, n_taps = 2, n_group = 8;
 constexpr int kv_rank = 128, q_rank = 64, nope_dim = 64, rope_dim = 64, value_dim = 128;
 
-// Keys and tensors of a drafter file to be written.
+// Keys and tensors of a drafter file that is written later.
 class DraftParts {
   public:
     explicit DraftParts(Kind kind)
@@ -220,7 +220,7 @@ Flaw with_tensor(const std::string & name, const char * word) {
     return {word, [=](Parts & p) { p.tensors.push_back({name, {n_embd}}); }};
 }
 
-// flaws that all kinds can have, and flaws of eagle31 only
+// Flaws that all kinds can have, and flaws that only eagle31 can have.
 const std::vector<Flaw> of_eagle31 = {
     {"final_logit_softcapping", [](Parts & p) { p.f32("{arch}.final_logit_softcapping", -5.0f); }},
     {"is false but", [](Parts & p) { p.flag("{arch}.head_norm", false); }},

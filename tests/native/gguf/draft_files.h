@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tiny drafter GGUFs with seeded weights: a valid file of each kind, and files with one flaw each.
+// Tiny drafter GGUFs with seeded weights. There is a valid file of each kind, and there are files with one flaw each.
 #pragma once
 
 #include <functional>
@@ -8,9 +8,9 @@
 
 namespace eaglecpp {
 
-// eagle31: fc_norm, norm_output. windows: eagle31 and three layers, the second with full attention. latent: eagle31
-// with latent attention. dspark: a Markov head, with llama.cpp's architecture name. dflash2: convolutions and a
-// selector, with our architecture name.
+// eagle31 has fc_norm and norm_output. windows is eagle31 with three layers, the second of which has full attention.
+// latent is eagle31 with latent attention. dspark has a Markov head and llama.cpp's architecture name. dflash2 has
+// convolutions, a selector and our architecture name.
 enum class Kind { eagle, eagle3, eagle31, windows, latent, dspark, dflash2 };
 constexpr Kind all_kinds[] = {Kind::eagle,  Kind::eagle3, Kind::eagle31, Kind::windows,
                               Kind::latent, Kind::dspark, Kind::dflash2};
@@ -18,7 +18,7 @@ constexpr Kind all_kinds[] = {Kind::eagle,  Kind::eagle3, Kind::eagle31, Kind::w
 class DraftParts;
 
 struct Flaw {
-    const char * word = "";  // text that the error message contains
+    const char * word = "";  // text that the error message must contain
     std::function<void(DraftParts &)> spoil = {};
     std::function<void(const std::string & path)> spoil_file = {};
 };

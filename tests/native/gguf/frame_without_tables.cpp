@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A function that is compiled without unwind tables, like the output of a C compiler.
+// This function is compiled without unwind tables, as a C compiler does by default.
 extern "C" void call_without_tables(void (*f)()) {
     f();
-    // this empty statement prevents a tail call
+    // This empty statement prevents a tail call.
     __asm__ volatile("");
 }

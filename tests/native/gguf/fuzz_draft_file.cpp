@@ -27,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
             if (t.n_bytes > 0) file.gguf().read(t, t.n_bytes - 1, &last, 1);
         }
     } catch (const eaglecpp::Error &) {
-        // the file is refused with a reason, as intended
+        // The file was refused with a reason, which is allowed.
     }
     std::remove(path.c_str());
     return 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Tests that failed assertions of ggml become exceptions that pass through ggml's C functions. If an exception cannot
-// pass, the process ends with the assertion's text. A forked child must still be able to write to the log.
+// Tests that failed assertions of ggml become exceptions, which pass through ggml's C functions. If an exception cannot
+// pass, the process ends and prints the assertion's text. A forked child process must still be able to write to the
+// log.
 #include "gguf/guard.h"
 
 #include <ggml-backend.h>
@@ -33,7 +34,8 @@ static void reshape_wrongly() {
 }
 
 // Runs a graph on n_threads that looks up row number `bad`, which may be missing. The calling thread does the first
-// half of the look-ups. Only the computation is guarded, so that the test's memory outlives an exception.
+// half of the look-ups. Only the computation is guarded, so the test's memory stays valid until an exception has
+// passed.
 static void look_up(int bad, int n_threads) {
     constexpr int n_rows = 64;
     const auto ctx = context();
@@ -50,7 +52,7 @@ static void look_up(int bad, int n_threads) {
 }
 
 struct Fate {
-    int signal;  // 0: the child ended without a signal
+    int signal;  // signal that ended the child process; 0 means that the child process ended by itself
     std::string text;
 };
 
@@ -77,11 +79,11 @@ static Fate in_child(const std::function<void()> & f) {
 
 int main() {
     ggml_backend_load_all();
-    // The tests in child processes come first, because a child that is forked after OpenMP has started would lack
+    // The tests in child processes come first. If a child process were forked after OpenMP has started, it would lack
     // OpenMP's threads.
     Fate fate = in_child([] { reshape_wrongly(); });
     CHECK_MSG(fate.signal == SIGABRT && fate.text.find("GGML_ASSERT") != std::string::npos, fate.text);
-#ifdef __linux__  // only on systems where unwind tables can be left out
+#ifdef __linux__  // unwind tables can only be left out on Linux
     fate = in_child([] { guarded([] { call_without_tables(reshape_wrongly); }); });
     CHECK_MSG(fate.signal == SIGABRT && fate.text.find("GGML_ASSERT") != std::string::npos &&
                   fate.text.find("unwind tables") != std::string::npos,
@@ -95,7 +97,7 @@ int main() {
     CHECK_THROWS(guarded(reshape_wrongly), "internal assertion failed");
     CHECK_THROWS(look_up(/*bad=*/3, /*n_threads=*/1), "internal assertion failed");
     look_up(/*bad=*/-1, /*n_threads=*/1);
-    // guards may be nested
+    // Guards may be nested.
     guarded([] {
         CHECK_THROWS(guarded(reshape_wrongly), "internal assertion failed");
         CHECK_THROWS(reshape_wrongly(), "internal assertion failed");
@@ -103,7 +105,7 @@ int main() {
     fate = in_child([] { reshape_wrongly(); });
     CHECK(fate.signal == SIGABRT);
 
-    // a child writes a log line while other threads are writing
+    // A child process writes a log line while other threads write to the log.
     std::atomic<bool> is_done{false};
     std::thread writer([&] {
         while (!is_done) log_line(LogLevel::debug, "busy");

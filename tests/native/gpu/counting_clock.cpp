@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A clock for programs that run with the counting device (LD_PRELOAD). It shows the time that a card, roughly an H200
-// (docs/research/gpu.md), would need for all operations counted so far. So the planner measures the same costs on every
-// machine, however busy. Work on the host takes no time on this clock, and a batch takes the time of one row.
+// A clock for programs that run with the counting device (LD_PRELOAD). It shows the time that a card would need for all
+// operations counted so far. The card is roughly an H200 (docs/research/gpu.md). So the planner measures the same costs
+// on every machine, however busy the machine is. Work on the host takes no time on this clock, and a batch takes the
+// time of one row.
 #include <chrono>
 
 #include "counting_device.h"

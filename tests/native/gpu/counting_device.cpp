@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
-// A device for tests and counts: it computes on the CPU but behaves like a GPU. The device's memory is not host memory,
-// and asynchronous copies arrive only when the caller waits. Every operation that costs time on a GPU is counted:
-// waits, bytes up and down, graphs, operations. GGML_BACKEND_PATH=libcounting_device.so loads the device as a backend.
-// The functions at the end of this file return the counters. EAGLECPP_COUNTING_DEVICES=2 makes two devices with common
-// counters.
+// A device for tests and counts. It computes on the CPU but behaves like a GPU: its memory is not host memory, and
+// asynchronous copies arrive only when the caller waits. It counts everything that costs time on a GPU: waits, bytes up
+// and down, graphs, operations. GGML_BACKEND_PATH=libcounting_device.so loads the device as a backend. The functions at
+// the end of this file return the counters. EAGLECPP_COUNTING_DEVICES=2 makes two devices with common counters.
 #include <ggml-backend.h>
 #include <ggml-cpp.h>
 
@@ -24,7 +23,7 @@
 namespace abi = eaglecpp::kernels::abi;
 using abi::Backend, abi::Device;
 
-// ggml exports these functions, but declares them in a private header
+// ggml exports these functions, but declares them in a private header.
 extern "C" ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t, abi::BufferInterface, void *,
                                                           size_t);
 
@@ -32,7 +31,7 @@ namespace {
 
 constexpr int api_version = 2;
 constexpr size_t n_align = 256;     // Vulkan's minStorageBufferOffsetAlignment is at most 256
-constexpr int n_offload_rows = 32;  // same as in ggml's CUDA backend
+constexpr int n_offload_rows = 32;  // minimum number of rows for which ggml's CUDA backend offloads a product
 
 EaglecppCounts counts;
 
@@ -41,13 +40,13 @@ size_t number_of(const char * name, size_t otherwise) {
     return value ? (size_t)std::strtoull(value, nullptr, 10) : otherwise;
 }
 
-// Sizes of the real and the reported memory. They may differ, because other programs may take memory between the query
-// and the allocation.
+// Sizes of the real memory and of the reported memory. They may differ, because other programs may take memory between
+// the query and the allocation.
 const size_t n_memory = number_of("EAGLECPP_COUNTING_MEMORY", (size_t)8 << 30);
 
-// In idle mode, the device counts without computing or copying. Models of any size then need no memory, because
-// untouched memory is not allocated. Reads return the numbers 0, 1, 2 and so on: distinct ids, or ascending tiny
-// floats.
+// In idle mode, the device counts without computing or copying. So even a large model needs no memory, because
+// untouched memory is not allocated. Reads return the numbers 0, 1, 2 and so on. As ids these numbers are distinct, and
+// as floats they are tiny and ascending.
 const bool is_idle = number_of("EAGLECPP_COUNTING_IDLE", 0) == 1;
 
 void copy_in(void * to, const void * from, size_t n) {
@@ -67,8 +66,8 @@ bool is_launched(ggml_op op) {
            op != GGML_OP_TRANSPOSE;
 }
 
-// Returns a hash of a graph's operations, types and sizes. It leaves out views and copies, whose sizes depend on the
-// length of the cache. With fused attention, all other operations depend only on the number of rows.
+// Returns a hash of a graph's operations, types and sizes. Views and copies are left out, because their sizes depend on
+// the length of the cache. With fused attention, all other operations depend only on the number of rows.
 uint64_t shape_of(ggml_cgraph * gf) {
     uint64_t hash = 14695981039346656037u;
     const auto mix = [&](uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
@@ -84,8 +83,8 @@ uint64_t shape_of(ggml_cgraph * gf) {
 
 std::set<uint64_t> seen_graphs;
 
-// State that ggml's CUDA backend keeps for each graph, under the graph's first node (ggml_cuda_graph_update_required):
-// the graph's number, or each node with its memory and the sizes of its sources.
+// State that ggml's CUDA backend keeps for each graph (ggml_cuda_graph_update_required). The key is the graph's first
+// node. The state is the graph's number, or each node with its memory and the sizes of its sources.
 struct Capture {
     uint64_t uid = 0;
     std::vector<unsigned char> properties;
@@ -94,9 +93,9 @@ struct Capture {
 
 std::map<const ggml_tensor *, Capture> captures;
 
-// Returns true if the graph runs from a capture. A graph is captured the second time it comes unchanged and runs from
-// the capture from the third time on; a change restarts this count (ggml_backend_cuda_graph_compute). A graph with
-// another number counts as rebuilt, even if it is the same.
+// Returns true if the graph runs from a capture. The second time that a graph comes unchanged, it is captured. From the
+// third time on, it runs from the capture. A change restarts this count (ggml_backend_cuda_graph_compute). A graph with
+// another number counts as rebuilt, even if nothing else has changed.
 bool count_capture(ggml_cgraph * gf) {
     const uint64_t uid = ((const abi::Graph *)gf)->uid;
     Capture & known = captures[ggml_graph_node(gf, 0)];
@@ -209,7 +208,7 @@ const abi::BufferType a_buffer_type = {
             if (counts.bytes_held + n > n_memory) return nullptr;
             void * memory = std::aligned_alloc(n_align, GGML_PAD(n ? n : 1, n_align));
             if (!memory) return nullptr;
-            // like a GPU, the device does not clear memory
+            // The device does not clear memory, like a GPU.
             if (!is_idle) std::memset(memory, 0xff, n);
             counts.bytes_held += n;
             ++counts.allocations;
@@ -237,7 +236,7 @@ ggml_backend_buffer_type_t buffer_type_of(ggml_backend_dev_t dev) {
 
 struct Stream {
     Stream() {
-        // one thread, because several would wait for each other on a busy machine
+        // The backend uses one thread, because several threads would wait for each other on a busy machine.
         ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(ggml_backend_get_device(cpu.get()));
         const auto set =
             (ggml_backend_set_n_threads_t)ggml_backend_reg_get_proc_address(reg, "ggml_backend_set_n_threads");
@@ -246,7 +245,7 @@ struct Stream {
 
     ggml_backend_ptr cpu{ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr)};
     std::vector<std::function<void()>> ups, downs;
-    bool is_busy = false;  // work is pending
+    bool is_busy = false;  // true if work is pending
 
     void flush(std::vector<std::function<void()>> & all) {
         for (const auto & f : all) f();
@@ -314,7 +313,7 @@ const abi::BackendInterface backend_interface = {
         }
         if (!is_captured) counts.launches += counts.operations - n_before;
         stream(backend).flush(stream(backend).ups);
-        // results that are still waiting for an earlier copy were computed before this copy
+        // Results that still wait for an earlier copy were computed before this copy.
         stream(backend).flush(stream(backend).downs);
         return is_idle ? GGML_STATUS_SUCCESS : ggml_backend_graph_compute(stream(backend).cpu.get(), gf);
     },

@@ -14,16 +14,17 @@ struct EaglecppCounts {
     uint64_t bytes_down;  // bytes copied to the host
     uint64_t copies;      // number of copies without a wait
     uint64_t graphs;
-    uint64_t operations;  // operations of these graphs, each at least one launch on a GPU
+    uint64_t operations;  // number of operations in these graphs; each operation takes at least one launch on a GPU
     uint64_t allocations, frees;
     uint64_t bytes_held;
-    // graphs that differ in operations or sizes, apart from the cache's length: a GPU prepares each of these graphs
+    // Number of graphs that differ in operations or sizes, apart from the length of the cache. A GPU prepares each of
+    // these graphs.
     uint64_t distinct_graphs;
-    uint64_t distinct_targets;  // distinct graphs of more than 256 operations
-    uint64_t built;             // graphs built anew, even if identical
-    uint64_t captured;          // graphs that ggml's CUDA backend would run from a capture
-    uint64_t launches;          // operations of graphs that do not run from a capture
-    uint64_t misaligned;        // operations whose source has an offset that GPU shaders cannot bind
+    uint64_t distinct_targets;  // number of distinct graphs with more than 256 operations
+    uint64_t built;             // number of graphs that were built anew, even if they are identical to earlier graphs
+    uint64_t captured;          // number of graphs that ggml's CUDA backend would run from a capture
+    uint64_t launches;          // number of operations in graphs that do not run from a capture
+    uint64_t misaligned;        // number of operations whose source has an offset that GPU shaders cannot bind
 };
 
 ggml_backend_reg_t ggml_backend_init(void);

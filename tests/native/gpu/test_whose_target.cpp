@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Tests whether eaglecpp detects that a target runs on the CPU. A llama.cpp with RPC support reports that it can use
-// GPUs even without an RPC server or a GPU. If a target on the CPU were treated as on a GPU, it would lose its row
+// GPUs, even without an RPC server or a GPU. If eaglecpp believed this report, a target on the CPU would lose its row
 // order and its threads.
 #include <dlfcn.h>
 #include <llama.h>
@@ -21,7 +21,7 @@ static bool is_cpu(const std::string & path, int n_gpu_layers) {
     return Target(options).model().is_cpu();
 }
 
-// ggml lists the integrated GPU first; llama.cpp skips it if there is another GPU.
+// ggml lists the integrated GPU first. llama.cpp skips it if there is another GPU.
 static kernels::abi::Device integrated = {
     {
         /*get_name=*/[](ggml_backend_dev_t) { return "Integrated0"; },
@@ -47,8 +47,8 @@ static void a_small_model_drafts_where_it_was_told(const Folder & folder, const 
     CHECK_MSG(engine.drafter()->device_name() == "Counting0", engine.drafter()->device_name());
 }
 
-// The function below replaces libllama's for all calls by eaglecpp. If takes_samplers is false, it refuses samplers, as
-// libllama does if tensors are split over devices.
+// The function below replaces a function of libllama in all calls from eaglecpp. If takes_samplers is false, it refuses
+// samplers. libllama does the same if tensors are split over devices.
 static bool takes_samplers = true;
 
 extern "C" bool llama_set_sampler(llama_context * ctx, llama_seq_id id, llama_sampler * sampler) {
@@ -84,7 +84,7 @@ int main() {
     const std::string path = folder.file("target.gguf");
     write_target(path);
 
-    // The registry of ggml's RPC backend before any server is added.
+    // The registry of ggml's RPC backend before any server has been added.
     static kernels::abi::Registry rpc = {
         /*api_version=*/2,
         {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The shipped kernels for AVX2 with VNNI, for processors without this instruction, which is emulated.
+// The shipped kernels for AVX2 with VNNI, for processors without VNNI. The missing instruction is emulated.
 #include <immintrin.h>
 
 // Adds four products of unsigned and signed bytes to each 32-bit sum, without saturation.

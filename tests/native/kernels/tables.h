@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The kernel tables that this machine can run: the shipped tables, and the portable table as the reference for their
-// results.
+// The kernel tables that this machine can run. They are the shipped tables and the portable table, which gives the
+// reference results.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@ namespace eaglecpp::kernels {
 
 extern const KernelTable table_portable;
 
-// Returns the kernel tables, best first. The last table is the portable one.
+// Returns the kernel tables, best first. The last table is the portable table.
 inline std::vector<const KernelTable *> tested_tables() {
     std::vector<const KernelTable *> tables = usable_tables();
     tables.push_back(&table_portable);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Compares the attention kernel with double precision, and tests the kernel's guarantee: the bits of a row's result
-// depend neither on the other rows, nor on where the cells lie in the cache, nor on the number of threads or the
-// instruction set.
+// Compares the attention kernel with double precision. Tests what the kernel guarantees: the bits of a row's result
+// depend neither on the other rows, nor on the positions of the cells in the cache, nor on the number of threads, nor
+// on the instruction set.
 #include <ggml.h>
 
 #include <cmath>
@@ -19,7 +19,7 @@
 #include "kernels/attention.h"
 #include "tables.h"
 
-// Waits until all threads of a run have arrived at a barrier.
+// Waits until all threads of a run have reached a barrier.
 struct ggml_threadpool {
     int n_threads = 1, n_waiting = 0, n_rounds = 0;
     std::mutex mutex;
@@ -44,11 +44,11 @@ namespace {
 
 constexpr float hidden = -std::numeric_limits<float>::infinity();
 
-// the cache types that llama.cpp supports
+// Cache types that llama.cpp supports.
 constexpr ggml_type cache_types[] = {GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_F32,  GGML_TYPE_Q8_0,  GGML_TYPE_Q4_0,
                                      GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1, GGML_TYPE_IQ4_NL};
 
-// Rows, cells and the mask of a test. Cells are numbered in text order; a run decides where in the cache the cells are.
+// Rows, cells and the mask of a test. Cells are numbered in text order. A run decides where the cells are in the cache.
 struct Scene {
     std::string name;
     ggml_type type_k = GGML_TYPE_F16, type_v = GGML_TYPE_F16;
@@ -56,10 +56,11 @@ struct Scene {
     float scale = 0.125f, softcap = 0, max_bias = 0;
     bool has_sinks = false, has_mask = true;
     int n_mask_heads = 1;
-    // mask value by row, cell and head; empty: causal, but the last row sees all cells
+    // Mask value by row, cell and head. If empty, the mask is causal, but the last row sees all cells.
     std::function<float(int, int, int)> seen;
 
-    // q: [batch][row][head][dk], k: [batch][cell][kv_head][dk], v: [..][dv], sinks: [head]
+    // The shapes are q: [batch][row][head][dk], k: [batch][cell][kv_head][dk], v: [batch][cell][kv_head][dv], sinks:
+    // [head].
     std::vector<float> q, k, v, sinks;
     std::vector<uint8_t> k_rows, v_rows;
 
@@ -78,7 +79,7 @@ struct Scene {
         round();
     }
 
-    // Rounds k and v to the cache's type.
+    // Rounds k and v to the type of the cache.
     void round() {
         for (bool is_k : {true, false}) {
             const ggml_type type = is_k ? type_k : type_v;
@@ -104,10 +105,10 @@ struct Scene {
 
 // The rows and threads of a run, and the layout of its cache.
 struct Run {
-    int first_row = 0, n_rows = -1;  // -1: all
+    int first_row = 0, n_rows = -1;  // -1 means all rows
     int n_threads = 1;
-    std::vector<int> positions;  // positions of the cells in the cache; empty: one after another
-    int n_cache = -1;            // -1: as many as needed
+    std::vector<int> positions;  // positions of the cells in the cache; if empty, the cells follow each other
+    int n_cache = -1;            // number of cells in the cache; -1 means as many as needed
 };
 
 Run rows(int first, int n) {
@@ -126,11 +127,11 @@ std::vector<float> compute(const KernelTable & table, const Scene & s, const Run
                            (size_t)n_rows * n_cache * 2 * s.n_batches * s.n_mask_heads +
                            (size_t)n_rows * s.n_heads * (s.dk + s.dv) * 4 * s.n_batches + (1 << 20);
     ggml_context * ctx = ggml_init({n_bytes, nullptr, false});
-    // llama.cpp's layout: heads side by side, then permuted to [size, rows, heads]
+    // In llama.cpp's layout, heads are adjacent, and are then permuted to [size, rows, heads].
     ggml_tensor * q = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, s.dk, s.n_heads, n_rows, s.n_batches);
     ggml_tensor * k = ggml_new_tensor_4d(ctx, s.type_k, s.dk, s.n_kv_heads, n_cache, s.n_batches);
     ggml_tensor * v = ggml_new_tensor_4d(ctx, s.type_v, s.dv, s.n_kv_heads, n_cache, s.n_batches);
-    // unwritten cells get the byte 0xFF, which is NaN in every type
+    // Cells that are not written get the byte 0xFF, which means NaN in every type.
     std::memset(k->data, 0xFF, ggml_nbytes(k));
     std::memset(v->data, 0xFF, ggml_nbytes(v));
     for (int b = 0; b < s.n_batches; ++b) {
@@ -171,7 +172,7 @@ std::vector<float> compute(const KernelTable & table, const Scene & s, const Run
     std::memset(op->data, 0xFF, ggml_nbytes(op));
 
     const size_t n_work = table.attention_work_size(run.n_threads, op);
-    std::vector<uint8_t> work(n_work + 16, 0xFF);  // uninitialised and unaligned
+    std::vector<uint8_t> work(n_work + 16, 0xFF);  // this memory is uninitialised and unaligned
     ggml_threadpool pool;
     pool.n_threads = run.n_threads;
     std::vector<std::thread> threads;
@@ -234,7 +235,7 @@ bool same_bits(const std::vector<float> & a, const std::vector<float> & b) {
     return a.size() == b.size() && same_bits(a.data(), b.data(), a.size());
 }
 
-// Returns the mask of a window of 20 cells, in which some cells are missing.
+// Returns the mask for a window of 20 cells, some of which are missing.
 float window(int row, int cell, int) {
     const int last = 70 + row;
     return cell <= last && cell > last - 20 && cell % 7 != 3 ? 0.0f : hidden;
@@ -313,7 +314,7 @@ void results_are_right_and_equal_on_all_instruction_sets(const std::vector<const
         const std::vector<double> wanted = exact(s);
         const std::vector<float> portable = compute(*tables.back(), s, {});
         double most = 0;
-        // scores of some hundreds are themselves rounded to 24 bits
+        // Scores of some hundreds are themselves rounded to 24 bits.
         const double tolerance = 2e-6 * (1 + (s.softcap != 0 ? s.softcap : s.scale * std::sqrt((double)s.dk) * 8));
         for (size_t i = 0; i < wanted.size(); ++i) most = std::max(most, std::fabs(wanted[i] - portable[i]));
         CHECK_MSG(most <= tolerance, s.name + ": " + std::to_string(most) + " of " + std::to_string(tolerance));
@@ -323,7 +324,7 @@ void results_are_right_and_equal_on_all_instruction_sets(const std::vector<const
     }
 }
 
-// Returns a scene with the rows of a draft tree after 83 common cells. Each row sees its ancestors, and a few rows see
+// Returns a scene with the rows of a draft tree after 83 common cells. Each row sees its ancestors. A few rows see
 // fewer cells.
 Scene tree(int n_rows, ggml_type type, int dk) {
     Scene s;
@@ -348,7 +349,7 @@ void rows_do_not_depend_on_their_neighbours(const KernelTable & table, bool is_f
     for (ggml_type type : cache_types) {
         const int n_all = is_fast && type == GGML_TYPE_F16 ? 150 : 40;
         Scene s = tree(n_all, type, type == GGML_TYPE_BF16 ? 48 : 64);
-        if (type != GGML_TYPE_F16) s.scale = 4;  // with this scale the maximum changes often, and some weights are zero
+        if (type != GGML_TYPE_F16) s.scale = 4;  // with this scale, the maximum changes often and some weights are zero
         const size_t n_row = (size_t)s.n_heads * s.dv;
         std::vector<float> alone;
         for (int r = 0; r < n_all; ++r) {
@@ -378,7 +379,7 @@ void threads_and_positions_change_nothing(const KernelTable & table) {
     for (ggml_type type : cache_types) {
         for (int n_rows : {1, 4, 20}) scenes.push_back(tree(n_rows, type, 64));
     }
-    // each row belongs to a different conversation, so a thread's cells may all be invisible to a row
+    // Each row belongs to another conversation. So a row may see none of the cells of a thread.
     scenes.push_back(tree(4, GGML_TYPE_F16, 64));
     scenes.back().n_cells = 700;
     scenes.back().seen = [](int row, int cell, int) { return cell / 175 == row ? 0 : hidden; };
@@ -401,7 +402,7 @@ void threads_and_positions_change_nothing(const KernelTable & table) {
     }
 }
 
-// If a cell contains infinity or NaN, the rows that do not see the cell must not change.
+// If a cell contains infinity or NaN, rows that do not see this cell must not change.
 void infinity_and_nan_stay_with_the_rows_that_see_them(const KernelTable & table) {
     for (ggml_type type : {GGML_TYPE_F16, GGML_TYPE_F32, GGML_TYPE_BF16}) {
         for (float poison : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
@@ -412,7 +413,7 @@ void infinity_and_nan_stay_with_the_rows_that_see_them(const KernelTable & table
                     const std::vector<float> one = compute(table, s, rows(r, 1));
                     wanted.insert(wanted.end(), one.begin(), one.end());
                 }
-                // only node 1 and its descendants see the cell of node 1
+                // Only node 1 and its descendants see the cell of node 1.
                 const size_t width = (size_t)s.n_kv_heads * s.dv;
                 for (size_t i = 0; i < width; ++i) s.v[84 * width + i] = poison;
                 s.round();

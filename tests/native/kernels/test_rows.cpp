@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Tests the guarantee of native/kernels/products.inc and small_ops.inc: the bits of a row's result depend neither on
-// the number of rows, nor on the row's position among them, nor on which outputs a thread computes, nor on the
-// instruction set. Weights are random bytes, because every bit pattern is a weight. The program needs no library, so
-// that it can be cross-compiled and run in an emulator. Each argument names an instruction set that this run must test.
+// Tests what native/kernels/products.inc and small_ops.inc guarantee. The bits of a row's result depend neither on the
+// number of rows, nor on the row's position among them, nor on which outputs a thread computes, nor on the instruction
+// set. Weights are random bytes, because every bit pattern is a weight. The program needs no library, so it can be
+// cross-compiled and run in an emulator. Each argument names an instruction set that this run must test.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -26,7 +26,7 @@ const PackedProduct * products_avx_vnni_emulated(ggml_type type);
 
 namespace {
 
-// Memory that ends at a page boundary, followed by an unreadable page.
+// Memory that ends at a page boundary. The next page is unreadable.
 template <class T>
 class Guarded {
   public:
@@ -76,11 +76,12 @@ std::vector<uint8_t> random_weights(const Type & t, int64_t n_in, int64_t n_out)
     std::vector<uint8_t> w((size_t)(n_in / t.n_unit) * n_out * t.n_source);
     for (uint8_t & b : w) b = (uint8_t)rng();
     const size_t n_row = w.size() / n_out;
-    std::fill_n(w.begin(), n_row, 0xFF);  // the first output has the largest weights; for most types also the smallest
+    // the first output has the largest weights; for most types, it also has the smallest weights
+    std::fill_n(w.begin(), n_row, 0xFF);
     if (n_out > 1) std::fill_n(w.begin() + n_row, n_row, 0);
     for (size_t unit = 0; unit < w.size(); unit += t.n_source) {
         for (int at : t.halves) {
-            // a scale from 2^-7 to 2, so sums never become infinite
+            // Scales are from 2^-7 to 2, so sums never become infinite.
             const uint16_t half = (uint16_t)((rng() & 0x83ff) | ((8 + rng() % 8) << 10));
             std::memcpy(&w[unit + at], &half, 2);
         }
@@ -94,8 +95,8 @@ std::vector<float> random_rows(int64_t n_in, int n_rows) {
     std::vector<float> x((size_t)n_in * n_rows);
     for (float & v : x) v = normal(rng);
     if (n_rows > 3) {
-        std::fill_n(&x[n_in], 32, 0.0f);  // a block of zeros: its scale is 0
-        // all inputs become 127 or -127, which brings integer sums closest to overflow
+        std::fill_n(&x[n_in], 32, 0.0f);  // the scale of this block of zeros is 0
+        // All inputs become 127 or -127, which brings integer sums closest to an overflow.
         std::fill_n(&x[2 * n_in], n_in, 1.0f);
         std::fill_n(&x[3 * n_in], n_in, -1.0f);
     }
@@ -103,7 +104,7 @@ std::vector<float> random_rows(int64_t n_in, int n_rows) {
 }
 
 // Returns y[row][output] for rows in the order `order`. The outputs are computed in as many pieces as n_threads threads
-// would use.
+// would compute.
 std::vector<float> multiply(const KernelTable & table, const Type & t, const std::vector<uint8_t> & weights,
                             int64_t n_in, int64_t n_out, const std::vector<float> & x, const std::vector<int> & order,
                             int n_threads) {
@@ -163,20 +164,21 @@ std::vector<uint8_t> random_dense(ggml_type type, int64_t n) {
             std::memcpy(&w[4 * i], &v, 4);
         } else {
             uint16_t half = (uint16_t)(bits >> 16);
-            if (type == GGML_TYPE_F16) half = (uint16_t)((rng() & 0x83ff) | ((rng() % 16) << 10));  // also subnormal
+            // some of these numbers are subnormal
+            if (type == GGML_TYPE_F16) half = (uint16_t)((rng() & 0x83ff) | ((rng() % 16) << 10));
             std::memcpy(&w[2 * i], &half, 2);
         }
     }
     return w;
 }
 
-// Tests all numbers and orders of rows, numbers of threads and instruction sets.
+// Tests all numbers and orders of rows, all numbers of threads and all instruction sets.
 template <class Multiply>
 void check_rows(const char * what, const std::vector<const KernelTable *> & tables, int64_t n_in, int64_t n_out,
                 bool is_long, const Multiply & run) {
     std::vector<float> expected;
     for (const KernelTable * table : tables) {
-        // results of runs with a single row
+        // Results of runs with a single row.
         std::vector<float> single;
         for (int r = 0; r < n_all_rows; ++r) {
             const std::vector<float> y = run(*table, std::vector<int>{r}, 1);
@@ -203,7 +205,7 @@ void check_rows(const char * what, const std::vector<const KernelTable *> & tabl
 }
 
 // Tests the operations between the products. The results of the first instruction set are compared with double
-// precision, and the results of the others with the first. Some operations also run in place.
+// precision. The results of the other instruction sets are compared with the first. Some operations also run in place.
 void check_small_ops(const std::vector<const KernelTable *> & tables) {
     for (int n : {1, 2, 15, 16, 17, 31, 63, 64, 65, 576, 1000}) {
         Guarded<float> a(n), b(n), w(n);
