@@ -70,7 +70,7 @@ def predicted(engine: eaglecpp.Engine) -> int:
 
 def answered(target: Path, draft: Path | None, n: int, cache: str, n_threads: int) -> dict[str, Any]:
     """Returns one answer after a prompt of n tokens."""
-    system_info()  # this call loads libraries and devices before memory is measured
+    system_info()  # `system_info` loads libraries and devices before memory is measured
     before = memory()["pss_anonymous"]
     options = {"n_ctx": n + N_ANSWER + 8, "n_threads": n_threads, "planner_cache": False}
     with eaglecpp.Engine.open(target, draft=draft, type_k=cache, type_v=cache, **options) as engine:

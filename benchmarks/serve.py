@@ -41,7 +41,7 @@ from llama_server import LlamaServer, our_server
 import eaglecpp
 
 SECONDS = 600
-N_WIDE = 3  # number of panels in one line
+N_WIDE = 3  # number of panels next to each other in the chart
 N_WARM = 8  # number of tokens of the warm-up turn
 OURS, PLAIN, DRAFTS = "eaglecpp", "llama-server", "llama-server, drafts"
 PUBLISHED = {

@@ -350,7 +350,7 @@ def main() -> None:
     tally, samples = Tally(), []
     with serving(args) as (port, pid):
         clients = Clients(port, tally)
-        for seed in range(len(QUESTIONS)):  # these are the answers of the idle server
+        for seed in range(len(QUESTIONS)):  # collects the answers of the idle server
             for _ in range(2):
                 clients.openai(random.Random(seed))
                 clients.question(random.Random(seed))

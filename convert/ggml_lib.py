@@ -63,7 +63,7 @@ def dequantize_rows(data: _U8, kind: GGMLQuantizationType, n: int) -> _F32:
     not store floats.
     """
     to_float = _traits(kind).to_float
-    if not to_float:  # this check is needed because ctypes would call a null pointer
+    if not to_float:  # ctypes would call even a null pointer
         raise QuantTypeError(f"{kind.name}: ggml cannot convert this type to floats")
     out = np.empty((data.shape[0], n), dtype=np.float32)
     to_float(data.ctypes.data, out.ctypes.data, out.size)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from eaglecpp import Llama  # this line was: from llama_cpp import Llama
+from eaglecpp import Llama  # before: from llama_cpp import Llama
 
 
 def main() -> None:

@@ -455,7 +455,7 @@ class VllmNative(Dialect):
         if seen.architecture == "LlamaForCausalLMEagle3" and seen.shape(MASK_FEATURE) is not None:
             return not seen.eagle_config and not seen.has(
                 "midlayer."
-            )  # this is the case in vLLM's published P-EAGLE drafters
+            )  # vLLM's published P-EAGLE drafters have no midlayer
         return seen.architecture in self.classes
 
     def flatten(self, seen: Seen) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def read_named(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
         if match is None:
             break
         arguments, end = _object_at(text, brace)
-        # This is the call's id in the form that Kimi K2's template prints before the call's result.
+        # Kimi K2's template prints an id of this form before the result of a call.
         id = "" if match[2] is None else f"functions.{match[1]}:{match[2]}"
         calls.append(ToolCall(match[1], arguments, id))
     return calls, _end(_MARKS_ONLY, text, end) if calls else 0

@@ -14,7 +14,7 @@ from eaglecpp.engine.vocabulary import Vocabulary
 from eaglecpp.errors import UnsupportedError
 
 _NEEDED = {"pre": "prefix", "suf": "suffix", "mid": "middle"}
-_CHARS_PER_TOKEN = 64  # maximum characters per token, which limits a text before it is tokenized
+_CHARS_PER_TOKEN = 64  # maximum characters per token; the rest of a text is cut off before tokenizing
 
 
 @dataclass(frozen=True)

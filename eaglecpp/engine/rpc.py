@@ -107,7 +107,7 @@ def _add_server_function() -> Any:
     """Returns ggml's function that connects to a server. Raises UnsupportedError without the RPC backend."""
     import llama_cpp
 
-    core.system_info()  # this call loads the backends that are separate libraries
+    core.system_info()  # `system_info` loads the backends that are separate libraries
     registry = _function("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"RPC")
     look_up = _function(
         "ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p

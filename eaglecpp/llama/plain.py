@@ -8,7 +8,7 @@ memory-mapped weights with the engine. Code without such calls never opens the t
 
 from __future__ import annotations
 
-# this is the original class, even if a program replaces llama_cpp.Llama
+# the original class stays available here even if a program replaces llama_cpp.Llama
 from llama_cpp.llama import Llama as TheirLlama
 
 __all__ = ["ARGUMENTS", "TWIN", "TheirLlama"]

@@ -63,7 +63,7 @@ def fetch(
 
 
 def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> ModelFiles:
-    find_path(reference, "target")  # this call raises an error for a text that can only be a path
+    find_path(reference, "target")  # `find_path` raises an error for a text that can only be a path
     try:
         return find_target(reference, stores)
     except ModelNotFoundError:

@@ -305,7 +305,7 @@ def _sentences(doc: str | None, short: str = "") -> tuple[str, str]:
         return "", ""
     paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(doc))
     if short and len(paragraphs) > 1 and re.match(rf"[\w.]*{re.escape(short)}\(.*\)", paragraphs[0]):
-        paragraphs = paragraphs[1:]  # this paragraph is the signature line in the docstring of a C function
+        paragraphs = paragraphs[1:]  # the docstring of a C function begins with its signature
     text = " ".join(paragraphs[0].split())
     if short:
         text = re.sub(

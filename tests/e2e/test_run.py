@@ -97,7 +97,7 @@ SLOW = {"gguf", "llguidance", "huggingface_hub", "requests", "tqdm"}
     ("commands", "slow"),
     [
         (QUICK, SLOW | {"numpy", "llama_cpp", "eaglecpp._core"}),
-        # This command is for a model with a Jinja template.
+        # The model of this command has a Jinja template.
         (
             [["run", "tiny", "hello", *SHORT]],
             SLOW

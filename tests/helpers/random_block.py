@@ -61,8 +61,8 @@ class BlockShape:
     causal: bool | None = None
     window: int = 0  # width of the sliding window; 0 means full attention
     full_layers: tuple[int, ...] = ()  # numbers of the layers without a sliding window
-    sinks: bool = False  # True for attention sinks
-    gated: bool = False  # True for Laguna's layer
+    sinks: bool = False  # True if the drafter has attention sinks
+    gated: bool = False  # True if the drafter has Laguna's gated layers
     gemma: str = ""  # Gemma's form of DSpark: "keys" (the keys are also the values) or "values"
     rope: dict[str, Any] = field(default_factory=dict, hash=False)  # the config's rope_scaling
     # config values that replace all other values

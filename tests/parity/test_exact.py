@@ -127,7 +127,7 @@ def test_exact_means_exact_for_every_type(
 
 def test_an_inexact_row_is_remembered_until_it_is_removed(it: ConvertedPair) -> None:
     with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, exact="off", **SIZES) as engine:
-        engine.native.set_exact_rows([])  # from here on, no batch size is known to be exact
+        engine.native.set_exact_rows([])  # the engine then knows no exact batch size
         options: dict[str, Any] = {"max_tokens": 20, "ignore_eos": True, "temperature": 0.0}
         prompt = prompt_ids(40)
         first = engine.generate(prompt, strategy="chain:4", **options)
@@ -189,7 +189,7 @@ def test_rows_of_others_are_not_shared_where_bits_may_change(it: ConvertedPair, 
 
     def n_reused(exact: str) -> int:
         with eaglecpp.Engine.open(q8, draft=it.draft, exact=exact, n_sequences=2, **SIZES) as engine:
-            engine.native.set_exact_rows([])  # from here on, no batch size is known to be exact
+            engine.native.set_exact_rows([])  # the engine then knows no exact batch size
             _, second = engine.generate_many(prompts, max_tokens=8, temperature=0.0)
             return second.timings.reused_n
 

@@ -19,8 +19,9 @@ from helpers.http_server import DRAFT, TARGET
 from helpers.tiny_arch import make_hybrid
 
 TURNS = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
-OPENED = TURNS + '<think>{{ "\n" }}'  # here the prompt opens the thought
-FREE = TURNS + "{% if false %}<think></think>{% endif %}"  # here the model may open a thought
+OPENED = TURNS + '<think>{{ "\n" }}'  # a template whose prompt opens the thought
+# a template after which the model may open a thought
+FREE = TURNS + "{% if false %}<think></think>{% endif %}"
 SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Paris"]}}, "required": ["city"]}
 QUESTION = [{"role": "user", "content": "What does os.path.join do?"}]
 

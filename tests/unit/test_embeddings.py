@@ -80,7 +80,7 @@ def test_vectors_equal_llama_cpps(models: Models, encoders: dict[str, Path], nam
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_a_text_read_in_pieces_has_the_vector_of_the_whole(models: Models, pooling: str) -> None:
-    # This text has more tokens than a batch has rows.
+    # The text has more tokens than a batch has rows.
     long = "over and over again, " * 100 + "def main(): return 1, 2, 3 " * 25
     with Engine.open(models.target, n_ctx=2048, n_threads=1) as engine:
         found = engine.embed(["short", long, "short"], pooling=pooling, normalize=False)

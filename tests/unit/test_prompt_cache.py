@@ -403,7 +403,7 @@ def test_sizes_are_checked_even_with_the_key(kind: str, opened: Callable[..., En
     # In another process, the token ids of an image may stand for another image.
     with pytest.raises(ValueError, match="tokens of images"):
         saved(bytes(good.blob[: HEADER.size]) + b"\xfb\xff\xff\xff" + bytes(good.blob[HEADER.size + 4 :]))
-    # This engine loads the damaged files.
+    # The engine tries to load each damaged file.
     with opened(prompt_cache="") as engine:
         engine.generate(prompt(), **GREEDY)
         sequence = engine.default_session.slot

@@ -125,10 +125,10 @@ def test_a_lost_server_is_reported_before_a_substitute_answers(serve: Serve) -> 
         return [why for _, its_relay, why in core.lost_rpc_servers() if its_relay == relay]
 
     with socket.create_connection((host, int(port)), timeout=60) as ggml, ggml.makefile("rb") as answers:
-        ggml.sendall(numbers.pack(14, 24) + bytes(24))  # this is the greeting
+        ggml.sendall(numbers.pack(14, 24) + bytes(24))  # sends the greeting
         assert answers.read(36) == answer(7, 0)
         assert lost() == []
-        # this is get_tensor for 5 bytes
+        # sends get_tensor for 5 bytes
         ggml.sendall(numbers.pack(8, 24) + bytes(16) + (5).to_bytes(8, "little"))
         assert answers.read(13) == (5).to_bytes(8, "little") + bytes(5)
         assert len(lost()) == 1

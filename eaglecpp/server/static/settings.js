@@ -25,7 +25,7 @@ export function change(changes) {
   set({ settings: { ...state.settings, ...changes } });
 }
 
-// These functions return the attributes of an input field or of a switch for a setting.
+// `field` returns the attributes of an input field for a setting, and `toggle` those of a switch.
 const field = (id) => ({ id, value: state.settings[id], onInput: ({ target }) => change({ [id]: target.value }) });
 export const toggle = (id) => ({ id, type: "checkbox", checked: state.settings[id], onChange: ({ target }) => change({ [id]: target.checked }) });
 

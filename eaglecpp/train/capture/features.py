@@ -198,7 +198,8 @@ def _top_ids(block: NDArray[np.float32], n_top: int) -> NDArray[np.intp]:
     flat = np.flatnonzero(block >= maxima[:, n_groups - n_top, None])
     starts = np.searchsorted(flat, n_vocab * np.arange(n_rows + 1))
     counts = np.diff(starts)
-    if counts.min() < n_top:  # this is also true for a row with NaN, because a comparison with NaN is false
+    # A row with NaN is treated in the same way, because a comparison with NaN is false.
+    if counts.min() < n_top:
         return np.argsort(-block, axis=1, kind="stable")[:, :n_top]
     columns = np.arange(counts.max())
     # Indices into `flat`, padded to equal lengths.

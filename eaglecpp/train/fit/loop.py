@@ -363,7 +363,7 @@ class Trainer:
         with self._computing():
             sums = self._accumulate(indices)
         loss, weight, *rest = torch.cat([sums.loss[None], sums.weight[None], sums.hits, sums.counts]).tolist()
-        # This factor turns the summed gradient into the gradient of the mean loss.
+        # The factor turns the summed gradient into the gradient of the mean loss.
         norm = self.optimizer.step(torch.tensor(1 / max(weight, 1e-9)), lr)
         n_tokens = sum(self._lengths[i] for i in indices)
         p.step, p.position = p.step + 1, p.position + 1

@@ -171,7 +171,7 @@ TEST(survives_a_round_trip_and_refuses_damage) {
             }
         }
     }
-    for (size_t weight : {0, 1, 2, 3}) {  // these are the slopes and the weights of clean probabilities
+    for (size_t weight : {0, 1, 2, 3}) {  // damages the slopes and the weights of clean probabilities
         LearnedState damaged = state;
         damaged["class0"][2 * weight] = -0.5;
         CHECK(!other.set_state(damaged));

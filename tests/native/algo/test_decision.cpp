@@ -25,7 +25,7 @@ TEST(prints_one_line) {
     CHECK(tree_decision().to_line() ==
           "draft k=4 levels=0/1,2/5,6 nodes=1,2,5 depth=2 leaves=2 reason=pays tokens=2.913 cost=1.312 speed=2.2");
     Decision again;
-    again.reason = Decision::Reason::replay;  // this is the last name in the list of reasons
+    again.reason = Decision::Reason::replay;  // `replay` is the last name in the list of reasons
     CHECK(again.to_line() == "plain reason=replay");
 }
 

@@ -13,7 +13,7 @@ TEST(plain_rounds_fill_it_slowly_up_to_the_cap) {
     for (int i = 0; i < 100; ++i) ledger.settle(1.0, 1.0);
     CHECK_NEAR(ledger.balance(), 5.2, 1e-9);
     for (int i = 0; i < 10000; ++i) ledger.settle(3.0, 1.5);
-    CHECK(ledger.balance() == 8.0 && ledger.covers(12.0));  // this cost is above the cap
+    CHECK(ledger.balance() == 8.0 && ledger.covers(12.0));  // the cost 12 is above the cap
 }
 
 TEST(first_uses_are_free_up_to_a_point_and_once) {

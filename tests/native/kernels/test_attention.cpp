@@ -172,7 +172,7 @@ std::vector<float> compute(const KernelTable & table, const Scene & s, const Run
     std::memset(op->data, 0xFF, ggml_nbytes(op));
 
     const size_t n_work = table.attention_work_size(run.n_threads, op);
-    std::vector<uint8_t> work(n_work + 16, 0xFF);  // this memory is uninitialised and unaligned
+    std::vector<uint8_t> work(n_work + 16, 0xFF);  // work memory that is uninitialised and unaligned
     ggml_threadpool pool;
     pool.n_threads = run.n_threads;
     std::vector<std::thread> threads;

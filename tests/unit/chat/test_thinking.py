@@ -127,7 +127,7 @@ MESSAGES = {
 }
 
 
-CALLS = {  # calls in the form in which templates print them
+CALLS = {  # calls as templates print them, by the opening mark of the call
     GPT_OSS.open: 'to=functions.\0<|message|>{"probe_key": "\0"}<|call|>',
     "<|open|>think<|sep|>": '<|open|>tools<|sep|><|open|>call tool="\0" index="1"<|sep|><|open|>argument '
     'key="probe_key" type="string"<|sep|>\0<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',

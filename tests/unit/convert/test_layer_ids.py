@@ -27,9 +27,9 @@ DEFAULT = (2, 4, 5)
         (None, {}, (DEFAULT, "default")),
         ([], {}, (DEFAULT, "default")),
         ([2, 4, 5], {}, (DEFAULT, "boundary")),
-        ([1, 3, 4], {}, (DEFAULT, "post+1")),  # these are the default ids in the other convention
+        ([1, 3, 4], {}, (DEFAULT, "post+1")),  # the default ids in the other convention
         ([1, 3, 4], BOUNDARY, ((1, 3, 4), "boundary")),
-        # these must be boundary ids, because block 8 does not exist
+        # boundary ids, because block 8 does not exist
         ([1, 3, 8], {}, ((1, 3, 8), "boundary")),
         ([9, 9, 9], {"aux_layers": [0, 3, 8]}, ((0, 3, 8), "given")),
         (None, {"aux_layers": [1, 3, 4], **POST}, (DEFAULT, "given")),

@@ -47,7 +47,7 @@ BOTH = ("500000", "10000")
         ("vllm", PLAIN, {"rope_theta": 1e4}, {}),
         ("specforge", PLAIN, THETA, {"rope_theta": BOTH}),
         ("specforge", PLAIN, LLAMA3, {"rope_theta": BOTH, "rope_scaling": ("config", "none")}),
-        # this checkpoint is older than the trainer's fix
+        # a checkpoint from before the trainer's fix
         ("specforge", PLAIN, {"fc_norm": False, **THETA}, {}),
         ("specforge", NEW, THETA, {"feed": ("post", "pre")}),
         ("specforge", PLAIN, {"norm_output": False}, {"head_norm": ("yes", "no")}),

@@ -79,7 +79,7 @@ def test_a_file_comes_before_a_name_and_ours_before_ollamas(
     monkeypatch.chdir(tmp_path)
     ollama("library/m/latest", {"model": tiny.target.read_bytes()})
     assert find_target("m").kind == "ollama"
-    # in this model, the drafter is another small model
+    # a small model can also be a drafter
     assert find_drafter("m").read_bytes() == tiny.target.read_bytes()
     make_model(stores, f"FROM {tiny.target}\nDRAFT {tiny.draft}\nSYSTEM s\n")
     resolved = find_target("m")
