@@ -9,9 +9,9 @@ A base model continues the text at this position; a chat model answers a questio
 template. `--forms` are unusual system prompts and templates, in which texts of the shortest length are also
 measured. Sampled answers are the same with every drafter, because the seed is the same.
 
-tokens a round  1 + accepted drafts / rounds, of all texts together
-/ plain         speed over the same engine without drafting (means nothing on a busy machine)
-by depth        share of accepted drafts at depth 1, 2, ..., among those whose predecessors were accepted
+tokens a round  1 + accepted drafts / rounds, for all texts together
+/ plain         speed relative to the same engine without drafting (only meaningful on a quiet machine)
+by depth        share of accepted drafts at depth 1, 2, ..., among the drafts whose predecessors were accepted
 
 `--texts`: documents as plain text, or conversations as JSON Lines (`messages`), which are concatenated.
 Default: this machine's `data/documents.jsonl`.

@@ -6,11 +6,11 @@ decoding.
 
 `pad_target.py SRC.gguf OUT.gguf --type Q8_0 --type Q2_K` writes a target in other types. For each file the
 script measures which batch sizes give each token the same bits as in a batch of one token, and how long this
-measurement takes. Then each of several prompts with one system prompt is answered in four ways (fresh,
-regenerated, continued, and edited in the middle of the answer), greedy and sampled, by chain, tree and auto,
-with `exact` on, auto and off. The reference is an engine without a drafter that gets the same requests in the
-same order. The script prints the number of texts that differ from the reference, and how many of these texts
-`timings.exact` reported as exact.
+measurement takes. Then the script answers several prompts that have the same system prompt. It answers each
+prompt in four ways: fresh, regenerated, continued, and edited in the middle of the answer. Answers are greedy
+and sampled, drafted by chain, tree and auto, with `exact` on, auto and off. The reference is an engine
+without a drafter that gets the same requests in the same order. The script prints the number of texts that
+differ from the reference, and how many of these texts `timings.exact` reported as exact.
 """
 
 from __future__ import annotations

@@ -9,14 +9,20 @@ Copy KIT.tar, KIT.tar.02 and so on to that machine, with a checkout, and run in 
     tar xf KIT.tar && sh KIT/run.sh 9 OUT CHECKOUT && sh KIT/run.sh 4 OUT CHECKOUT train
 
 The numbers 9 and 4 are the maximum minutes of each command. The results are written to OUT, at most eight
-files of 16 MiB. The parts run by priority: installation (2 minutes at most), `tests` (`tests/gpu`, 150 s),
-`speed` (SmolLM2, the demo target padded to 1 GB and an 8B's shapes with EAGLE, DSpark and DFlash2, 1 and 4
-users, next to llama.cpp's server, 230 s), `processor` (SmolLM2 with 1 to 16 threads, 180 s), and `train`
-(EAGLE 3.1 with 3 and 5 layers). The GPU machine needs Linux on x86-64, Python with PyTorch, and the driver.
-The kit compiles nothing and uses no network. This script compiles llama-cpp-python with CUDA, eaglecpp and
-llama.cpp's server on this machine, with nvcc, for one architecture of NVIDIA's (90: H100 and H200), which
-takes an hour and a half of processor time the first time. KIT.tar.02 and later files contain SmolLM2 (94 MiB)
-in pieces. Without these files, SmolLM2 is not measured.
+files of 16 MiB. The parts run by priority:
+
+    installation   at most 2 minutes
+    tests          150 s: the tests in `tests/gpu`
+    speed          230 s: SmolLM2, the demo target padded to 1 GB, and the shapes of an 8B model, with EAGLE,
+                   DSpark and DFlash2, for 1 and 4 users, compared with llama.cpp's server
+    processor      180 s: SmolLM2 with 1 to 16 threads
+    train          EAGLE 3.1 with 3 and 5 layers
+
+The GPU machine needs Linux on x86-64, Python with PyTorch, and the driver. The kit compiles nothing and uses
+no network. On this machine, the script compiles llama-cpp-python with CUDA, eaglecpp and llama.cpp's server
+with nvcc, for one NVIDIA architecture (90: H100 and H200). The first time, this takes an hour and a half of
+processor time. KIT.tar.02 and later files contain SmolLM2 (94 MiB) in pieces. Without these files, SmolLM2 is
+not measured.
 
 --architecture cpu: makes a kit for trying on the CPU, from this machine's own packages and a llama-server
 built for them (server-cpu-3.12/bin next to the other builds). --python: Python's version on the GPU machine.

@@ -10,14 +10,14 @@ takes less than 90 s. EAGLECPP_KERNELS=avx2 in the environment selects AVX2 for 
 llama.cpp, give builds of the same version for AVX2 (-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON
 -DGGML_F16C=ON) to --llama-libs and --llama-bench. Parts:
 
-    rows       batches of 1 to 16 tokens, all with logits, alongside llama.cpp's; llama-bench's single token
-               as a check; with --ik alongside ik_llama.cpp's, too
-    behind     batches of 1 and 4 after 1000 tokens
-    prompt     prompts of 512 and 4096
-    load       time to load a file that is in the page cache, and memory after it
-    bandwidth  one token of a memory-bound target against a loop that only reads
+    rows       batches of 1 to 16 tokens with logits for all tokens. As a check, llama-bench measures a single
+               token. With --ik, ik_llama.cpp is measured too.
+    behind     batches of 1 and 4 tokens after 1000 tokens
+    prompt     prompts of 512 and 4096 tokens
+    load       time to load a file that is in the page cache, and memory after loading
+    bandwidth  time of one token of a memory-bound target, compared with a loop that only reads
 
-`speed.py` measures decoding on these targets, `busy.py` decoding on busy cores.
+`speed.py` measures decoding on these targets. `busy.py` measures decoding on busy cores.
 """
 
 from __future__ import annotations

@@ -10,13 +10,15 @@ that is right about half the time. Texts, memory and the shapes of curves of thi
 its times are almost only times of attention. For each cache and length, a prompt is processed, and answers
 are sampled with drafting and target-only.
 
-    prompt s    until the first token; x theirs: llama.cpp's time over ours (--llama)
-    1, 4 rows   a batch of 1 or 4 rows after the prompt, all with logits
-    round ms    of drafted decoding, tokens per round, and milliseconds of a target-only token
-    predicted   caches and compute buffers as shown by `doctor`; grown: growth of the process
+    prompt s    seconds until the first token
+    x theirs    llama.cpp's time, divided by our time (--llama)
+    1, 4 rows   milliseconds of a batch of 1 or 4 rows with logits after the prompt
+    round ms    milliseconds of a round with drafts, tokens per round, and milliseconds of a target-only token
+    predicted   memory for caches and compute buffers, as shown by `doctor`
+    grown       memory by which the process has grown
 
-A second table is about drafts from the text. It has the memory of the index of a text, and the mean and
-maximum time to add a token and to look up a draft. The texts are a random text, a text that repeats itself,
+A second table is about drafts from the text. It shows the memory of a text's index, and the mean and maximum
+time to add a token and to look up a draft. The texts are a random text, a text that repeats itself,
 and a single repeated token, which is the worst case.
 """
 

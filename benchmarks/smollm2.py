@@ -8,16 +8,18 @@
 For *length* and *speed* an answer ends where the model ends it, after `--n-tokens`, or where the model begins
 to repeat itself.
 
-*length*: tokens per round of each drafter (`--draft`, every `--other`), by category, greedy and at 0.7, with
-trees of 8 and 12 nodes and with chains as long as the largest block of the drafters (five tokens without a
-block drafter); also the time that a round drafts, and bounds of the length. With one answer to each question
-the length varies by 0.1, because rounding can change texts; `--seeds N` takes N sampled answers.
-*speed*: target-only decoding and `auto` over **llama.cpp's own server**, the same questions in turns;
-`--target` as it ships, every `--speed-target`, and every `--padded`, the same model made memory-bound
-(pad_target.py).
-*first*: the first answer on a new machine (empty planner cache, a separate process), 128 tokens, greedy,
-target-only, `auto` and target-only again; `--target` and every `--speed-target` and `--padded`.
-EAGLECPP_KERNELS=avx2 in the environment selects the kernels of AVX2.
+*length*: tokens per round of each drafter (`--draft`, every `--other`), by category, greedy and at 0.7.
+Drafts are trees of 8 and 12 nodes, and chains as long as the largest block of the drafters (five tokens
+without a block drafter). The part also measures the drafting time of a round, and bounds of the length. With
+one answer to each question the length varies by 0.1, because rounding can change texts. `--seeds N` takes N
+sampled answers.
+*speed*: speed of target-only decoding and of `auto`, relative to **llama.cpp's own server**. All answer the
+same questions in turns. The models are `--target`, every `--speed-target`, and every `--padded`, which is the
+same model made memory-bound (pad_target.py).
+*first*: speed of the first answer on a new machine (empty planner cache, a separate process). The answers
+have 128 tokens and are greedy: target-only, `auto`, and target-only again. The models are the same as for
+*speed*.
+EAGLECPP_KERNELS=avx2 in the environment selects the kernels for AVX2.
 
 The sets of questions come from `questions.py`. Their categories take turns, so a run that `--minutes` ends
 early has seen all categories. The parts share `--minutes`.

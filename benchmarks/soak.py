@@ -3,14 +3,20 @@
 
     python benchmarks/soak.py --target T.gguf --draft D.gguf --minutes 60
 
-Clients of every kind run at once: more conversations of several turns than slots; questions in all APIs,
-sampled with a seed, with a schema, about images; texts to embed; clients that disconnect before or during an
-answer; bodies that are not JSON, not objects, of wrong types or too long; invalid images; prompts longer than
-the context; unknown paths; requests of other sites' pages. --mmproj names the projector for images; without
-it, a projector with random weights is used. First, the idle server answers each question. Under load, every
-exact answer must be the same as the idle server's answer. Prints requests by kind and their endings, wrong
-answers, memory, threads and open files of the server over time, and whether the server is idle at the end.
-Runs on Linux only, because it reads /proc, and uses the tests' sources.
+Clients of every kind run at the same time:
+
+- more conversations than slots, with several turns each
+- questions in all APIs, some sampled with a seed, with a schema, or about images
+- texts to embed
+- clients that disconnect before or during an answer
+- invalid bodies: not JSON, not an object, wrong types, or too long
+- invalid images, prompts longer than the context, unknown paths, and requests from pages of other sites
+
+--mmproj names the projector for images. Without it, a projector with random weights is used. First, the idle
+server answers each question. Under load, every exact answer must be the same as the idle server's answer. The
+script prints the requests by kind and ending, and the wrong answers. It also prints the server's memory,
+threads and open files over time, and whether the server is idle at the end. It runs only on Linux, because it
+reads /proc, and it uses the tests' sources.
 """
 
 from __future__ import annotations
