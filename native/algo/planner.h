@@ -7,7 +7,7 @@
 //
 //     planner.begin_round(n_conversations);
 //     for each plan: planner.decide(plan, request);
-//     while any has a frontier: planner.grow(<those, with plan.k() candidates per frontier node>, ms);
+//     while any plan has a frontier: planner.grow(<these plans, with plan.k() candidates per frontier node>, ms);
 //     planner.choose(plans);
 //     <verify the plan.tree()s in one batch, match>
 //     for each plan: planner.learn(plan, tokens emitted);

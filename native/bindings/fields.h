@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Exposes the fields of a struct T under their own names. def_fields(c, FIELD(a), FIELD(b)) defines attributes of a
-// class. put_fields(d, value, FIELD(a), "b", &T::c) sets entries of a dict; it also accepts functions without
+// class. put_fields(d, value, FIELD(a), "b", &T::c) sets entries of a dict. It also accepts functions without
 // arguments.
 #pragma once
 

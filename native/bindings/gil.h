@@ -20,7 +20,7 @@ class GilRelease : Pinned {
     PyThreadState * state_;
 };
 
-// Forgets all threads inside a GilRelease. Call it in a forked process, which has no other threads.
+// Forgets all threads inside a GilRelease. Call this function in a forked process, which has no other threads.
 void forget_releases();
 
 // Waits until no other thread is inside a GilRelease. From then on no thread can leave a GilRelease. Registered with

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# Imported targets for the libraries inside the installed `llama_cpp` package. The same wheel puts a second copy into
-# `site-packages/lib`, which the package's own CMake files name. Linking that copy would load libllama twice into
-# one process, with two backend registries.
+# Imported targets for the libraries inside the installed `llama_cpp` package. The package's own CMake files are not
+# used, because they name the wheel's second copy in `site-packages/lib`. Linking that copy would load libllama twice
+# into one process, with two backend registries.
 set(EAGLECPP_LLAMA_CPP_PYTHON "0.3.36")
 
 if(NOT EAGLECPP_LLAMA_DIR)
@@ -11,7 +11,7 @@ if(NOT EAGLECPP_LLAMA_DIR)
     OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE)
   if(NOT found)
     message(FATAL_ERROR "${Python_EXECUTABLE} has no llama_cpp. Install llama-cpp-python==${EAGLECPP_LLAMA_CPP_PYTHON} "
-                        "or give -DEAGLECPP_LLAMA_DIR=<its site-packages folder>.")
+                        "or pass -DEAGLECPP_LLAMA_DIR=<site-packages folder with llama_cpp>.")
   endif()
   set(EAGLECPP_LLAMA_DIR "${found}")
 endif()

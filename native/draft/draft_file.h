@@ -43,8 +43,8 @@ struct LatentSpec {
 // row of the block embeds the anchor (the last token of the text), and the other rows embed the mask token. Sources:
 // z-lab/dflash dflash/model.py, deepseek-ai/DeepSpec deepspec/modeling/dspark.
 struct BlockSpec {
-    int n_rows = 0;             // number of rows of a block, including the row of the anchor; 0 = not a block drafter
-    bool anchor_first = false;  // row i gives token i + 1 after the anchor; if false, token i, and row 0 gives no token
+    int n_rows = 0;               // number of rows of a block, including the row of the anchor; 0 = not a block drafter
+    bool anchor_first = false;    // true: row i drafts token i + 1 after the anchor; false: token i, except row 0
     std::vector<uint8_t> causal;  // [n_layer] true if a row of the layer does not see later rows of its block
     bool says_slots = true;       // the file sets anchor_first, or its kind has only one variant
     bool says_window = true;      // the file sets a window size, or our converter found no window

@@ -84,8 +84,8 @@ struct DraftRequest {
     // output rows 1 to n_ahead are the distributions of these tokens. For other drafters, draft rows request the
     // tokens.
     int n_ahead = 0;
-    // Number of draft rows in the commit's graph. Only for a single conversation, with Drafter::can_step(). Each of
-    // these rows embeds the likeliest token of the previous row. They are output rows 1, 2, ...
+    // Number of draft rows in the commit's graph. Must be 0 for several conversations or without Drafter::can_step().
+    // Each of these rows embeds the likeliest token of the previous row. They are output rows 1, 2, ...
     // DraftSequence::take_step() assigns nodes to these rows.
     int n_steps = 0;
     std::vector<DraftRow> rows = {};  // rows of one draft step; if not empty, the fields above are unused

@@ -8,7 +8,7 @@
 
 namespace eaglecpp {
 
-// Number of cache sizes between a length and twice this length. For drafters whose graphs have few different sizes.
+// Number of cache sizes between a length and twice this length, for drafters whose graphs have few different sizes.
 static constexpr int n_kv_steps = 4;
 
 // Casts the sequence to a HiddenStateSequence. All conversations of a call belong to the same drafter.

@@ -57,7 +57,7 @@ struct DraftWeights {
     // selector's table [V, R].
     EmbeddingTable after;
     EmbeddingTable confidence;  // confidence head: [1, H + R], multiplied by the state of a position and a row of W1
-    // The embeddings of the draft vocabulary [H, Vd], by draft id. On a device with enough memory; otherwise null.
+    // The embeddings of the draft vocabulary [H, Vd], by draft id. Null unless they are on a device with enough memory.
     ggml_tensor * draft_embedding = nullptr;
     // For a block drafter: [H, n_rows - 1] f32, the embedding of the mask token, repeated for each row.
     ggml_tensor * mask_embeddings = nullptr;

@@ -18,7 +18,7 @@ struct Models {
     std::unique_ptr<Target> target;
     std::unique_ptr<Drafter> drafter;
     DraftTraits draft_traits;
-    std::string why_placed;     // why the drafter is not on its best device; "" = it is, or there is no drafter
+    std::string why_placed;     // why the drafter is not on its best device, or "" (also without a drafter)
     bool drafts_text = false;   // rounds may draft by copying from the text
     bool drafts_forms = false;  // rounds may draft tokens that a grammar forces
     int draft_window = 0;       // default for requests that do not set draft_window

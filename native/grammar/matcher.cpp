@@ -223,7 +223,7 @@ void check_grammar(const std::string & text) {
     std::vector<bool> is_end(256);
     for (size_t i = 0; i < 256; ++i) pieces[i] = std::string(i > 0, (char)i);
     is_end[0] = true;
-    const auto tokenize = [](const std::string &) { return Tokens(); };  // only needed for forced tokens
+    const auto tokenize = [](const std::string &) { return Tokens(); };  // a tokenizer is needed only for forced tokens
     GrammarMatcher(text, std::make_shared<GrammarVocabulary>(pieces, is_end, tokenize));
 }
 

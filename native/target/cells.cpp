@@ -20,7 +20,7 @@ static constexpr int n_gaps_min = 1024;
 
 void Cells::prepare(const llama_batch & rows) {
     if (reserves_rejected() && rows.n_tokens > n_unused() - n_reserved()) close_gaps();
-    // Attention scans the reserved cells for every row.
+    // Attention scans the reserved cells for every row, so there must not be too many of them.
     const int n_used = (int)llama_n_ctx(ctx_) - n_unused();
     if (rules_.n_conversations > 1 && n_reserved() > std::max(n_gaps_min, n_used)) close_gaps();
     n_run_.assign(rules_.n_conversations, 0);

@@ -161,7 +161,7 @@ llama_context_params Target::context_params() const {
                                                                         : LLAMA_FLASH_ATTN_TYPE_AUTO;
     p.type_k = type_by_name(options_.type_k);
     p.type_v = type_by_name(options_.type_v);
-    // Number of snapshots of a recurrent state for rolling back. Other architectures ignore it.
+    // Number of snapshots of a recurrent state for rolling back. Other architectures ignore this number.
     if (model_->has_state()) p.n_rs_seq = (uint32_t)options_.n_draft_max;
     return p;
 }

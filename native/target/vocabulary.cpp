@@ -273,8 +273,8 @@ std::string Vocabulary::piece(Token token, bool special) const {
 
 // Returns the tokens of a text that is a part of a longer text.
 static Tokens tokens_within(const llama_vocab * vocab, const std::string & text) {
-    // Some tokenizers add a space before a text. The character \x02 comes before the text, because no other character
-    // merges with it.
+    // Some tokenizers add a space before a text. So \x02, which merges with no other character, is put before the text,
+    // and its tokens are removed from the result.
     static const std::string before = "\x02";
     const Tokens skipped = tokens_of(vocab, before, false, true);
     Tokens out = tokens_of(vocab, before + text, false, true);
