@@ -11,8 +11,9 @@ namespace eaglecpp {
 // Number of hidden states saved with a conversation, counted back from its last position. If the next prompt differs
 // from the text, the first difference is usually near the end.
 static constexpr int n_hidden_states_saved = 32;
-// Maximum number of checkpoints per conversation; number of prompt rows from which a checkpoint is set; number of rows
-// between the last checkpoint of a recurrent state and the end of the prompt.
+// n_checkpoints_max: maximum number of checkpoints per conversation. n_checkpoint_rows: number of prompt rows from
+// which a checkpoint is set. n_tail: number of rows between a recurrent state's last checkpoint and the end of the
+// prompt.
 static constexpr int n_checkpoints_max = SavedSequence::n_ends_max, n_checkpoint_rows = 256, n_tail = 8;
 
 Conversations::Conversations(Models & models)

@@ -12,8 +12,8 @@ class DraftedDepth {
 
     // Number of draft steps to request from a drafter that gives several steps in one pass. It is a power of two,
     // because each number needs a separate graph. A round that uses all steps doubles the number for the next round. If
-    // the number is more than twice the mean number of used steps, it is halved, because unused steps are not free:
-    // each step of a block costs a row of the output head. On a CPU this row can cost more than half of the pass.
+    // the number is more than twice the mean number of used steps, it is halved. Unused steps are not free: each step
+    // of a block costs a row of the output head. On a CPU this row can cost more than half of the pass.
     int n_requested() const { return n_requested_; }
 
     // Adds the number of draft steps that a round used.

@@ -35,8 +35,8 @@ void Engine::retire() {
     if (in_use_.exchange(true)) fail(ErrorKind::busy, "the engine is in use by another thread and cannot be closed");
 }
 
-// Runs f(), which changes sequences. After an Error, calls `restore`. After a failed assertion or an exception that is
-// not an Error, marks the engine as broken, because the state of llama.cpp, ggml or the driver is then unknown.
+// Runs f(), which changes sequences. After an Error, calls `restore`. After a failed assertion or any other exception,
+// marks the engine as broken, because the state of llama.cpp, ggml or the driver is then unknown.
 template <typename F, typename Restore>
 auto Engine::attempt(F && f, Restore && restore) -> decltype(f()) {
     const auto try_restore = [&] {

@@ -140,8 +140,8 @@ struct Sequence {
         return end - n_past;
     }
 
-    // Returns a position at which the prompt can be cut. This is n, unless a cut at n would split an image whose rows
-    // see each other or share a position: then it is the start of this image.
+    // Returns n if the prompt can be cut at n. If such a cut would split an image whose rows see each other or share a
+    // position, returns the start of this image.
     int before_whole(const Tokens & prompt, int n) const {
         if (n == 0 || n >= (int)prompt.size() || prompt[n] >= 0) return n;
         for (const auto & image : images) {

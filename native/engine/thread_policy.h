@@ -3,11 +3,11 @@
 // machine with busy cores two threads can be a hundred times slower than one thread. So the number must follow the
 // number of free cores.
 //
-// The number of threads falls if two conditions are met: the threads of recent decodes got too little CPU time, and
-// other processes used the cores (as the system reports) or the decodes took longer than usual. So a program that ended
-// before a generation began takes no thread from the generation. The number rises if the system reports more free
-// cores. If the number soon falls again, the next rise comes later. On systems that do not report the use of cores (all
-// except Linux), the number stays the same.
+// The number of threads falls if two conditions are met. The first condition: the threads of recent decodes got too
+// little CPU time. The second condition: the system reports that other processes used the cores, or the decodes took
+// longer than usual. So a program that ended before a generation began takes no thread from the generation. The number
+// rises if the system reports more free cores. If the number soon falls again, the next rise comes later. On systems
+// that do not report the use of cores (all except Linux), the number stays the same.
 //
 // The class has no clock; callers pass times in milliseconds.
 #pragma once

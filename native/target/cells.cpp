@@ -301,10 +301,10 @@ void Cells::reserve_from(const SeqRange & range, int n) {
     n_reserved_[of(range.first)] += end - n;
 }
 
-// Reserves cells that rejected nodes leave before cells of accepted nodes. If a later row filled such a cell,
-// attention, which adds in the order of the cells, would round differently than without the tree. The cells stay
-// reserved until the cache is full; then its gaps are closed. If other conversations have later rows in the batch,
-// every rejected node leaves such a cell.
+// Reserves cells that rejected nodes leave before cells of accepted nodes. Attention adds in the order of the cells. If
+// a later row filled such a cell, attention would round differently than without the tree. The cells stay reserved
+// until the cache is full; then its gaps are closed. If other conversations have later rows in the batch, every
+// rejected node leaves such a cell.
 void Cells::reserve_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted,
                              Pos pos) {
     const std::vector<int32_t> leaves = tree.leaves();
