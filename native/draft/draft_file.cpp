@@ -169,7 +169,7 @@ void DraftFile::read_rope() {
 
 void DraftFile::read_switches() {
     DraftSpec & s = spec_;
-    // Required keys. Without these keys the drafts would be wrong without an error.
+    // Required keys. If a key were missing, the drafts would be wrong without any error.
     std::vector<const char *> required;
     if (s.arch == "dflash_ex") required = {"{arch}.block_size", "{arch}.sample_from_anchor", "{arch}.draft_vocab_size"};
     if (s.arch == "eagle" || s.arch == "eagle31")

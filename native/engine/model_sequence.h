@@ -32,7 +32,7 @@ class ModelSequence : public DraftSequence {
 
     void save_rows(int n, std::vector<uint8_t> & out) const override;
     void load_rows(ByteView bytes, int n) override;
-    // Checks only that `bytes` is empty exactly if n is 0. llama.cpp checks the contents.
+    // Checks only that `bytes` is empty if n is 0, and not empty otherwise. llama.cpp checks the contents.
     bool fits(ByteView bytes, int n) const override { return (bytes.size == 0) == (n == 0); }
     void truncate(int n) override;
 

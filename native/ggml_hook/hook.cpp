@@ -140,7 +140,7 @@ Status install() {
         return s;
     };
 #ifdef _WIN32
-    s.is_possible = true;  // most Windows processors can run them, but Microsoft's compiler builds no table to check
+    s.is_possible = true;  // most Windows processors could run the kernels; Microsoft's compiler builds no table
     return without("not supported on Windows yet");
 #endif
     ours.table = chosen_table();

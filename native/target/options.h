@@ -52,7 +52,7 @@ class Progress {
   public:
     explicit Progress(const TargetOptions & options) : report_(options.on_progress) {}
 
-    // Calls on_progress. Returns false if it raised an exception, which cancels the work.
+    // Calls on_progress. Returns false if on_progress raised an exception, which cancels the work.
     bool go_on() noexcept {
         try {
             if (report_) report_();
