@@ -231,7 +231,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Chunk:
-    """The result of one round of a stream.
+    """The result of one round of a stream, or of several fast rounds (`AsyncEngine`).
 
     `text` is the text that became final. It can be shorter or longer than the text of `tokens`, because
     incomplete characters and possible stop strings are held back. `accepted[i]`: `tokens[i]` was drafted. The

@@ -61,6 +61,9 @@ T = TypeVar("T")
 Lane = Literal["short", "long", "images"]
 """Kind of preparation that a request needs. A preparation waits only for preparations of the same kind."""
 _N_PREPARED: Mapping[Lane, int] = {"short": 2, "long": 1, "images": 1}
+# The event loop needs about 1 ms to send a chunk, which delays the engine's next round. So fast rounds share
+# a chunk.
+_CHUNK_MS = 30.0
 # maximum number of texts and characters that one request embeds in one turn
 _EMBEDDED_TEXTS, _EMBEDDED_CHARS = 64, 1 << 13
 _log = logging.getLogger("eaglecpp.async")
@@ -74,7 +77,7 @@ class Serving(TypedDict, total=False):
     host_cache_bytes: bytes of host memory for conversations that are swapped out; default 0
     slot_time_s: maximum seconds for which a generation holds its slot, or an embeddings request takes turns,
               while other requests wait; 0 = no limit
-    n_unread: number of unread chunks after which a stream's generation is cancelled; 0 = no limit
+    n_unread: number of unread tokens after which a stream's generation is cancelled; 0 = no limit
     turns:    a lock shared with other engines in this process, see `FairLock`
     """
 
@@ -113,7 +116,8 @@ class AsyncEngine:
         self._preparing = {lane: Threads(f"{lane} prompts", n) for lane, n in _N_PREPARED.items()}
         self._embedding = Threads("embeddings", 1)
         self._n_embedding = 0
-        self._scheduler = Scheduler(HostCache(serving.get("host_cache_bytes", 0)), self._turns, reads=False)
+        cache = HostCache(serving.get("host_cache_bytes", 0))
+        self._scheduler = Scheduler(cache, self._turns, reads=False, for_ms=_CHUNK_MS)
         self._changed = self._scheduler.changed
         self._calls: deque[Callable[[], None]] = deque()
         self._slot_turns = asyncio.Lock()  # a slot method holds this lock while it copies a slot
@@ -438,11 +442,11 @@ class AsyncEngine:
         return True
 
     def _end_unread(self) -> Updates:
-        """Ends generations with too many unread chunks."""
+        """Ends generations with too many unread tokens."""
         tasks = [task for task in self._scheduler.running if isinstance(task, AsyncGeneration)]
-        unread = [task for task in tasks if 0 < self._n_unread < task.events.qsize()]
+        unread = [task for task in tasks if 0 < self._n_unread < task.n_unread]
         for task in unread:
-            _log.warning("a generation was cancelled: %d of its chunks are unread", task.events.qsize())
+            _log.warning("a generation was cancelled: %d of its tokens are unread", task.n_unread)
         return self._scheduler.end(unread, CancelledGenerationError())
 
     @property

@@ -20,12 +20,13 @@ from eaglecpp.results import Chunk, Completion
 @dataclass(eq=False, kw_only=True)
 class AsyncGeneration(Generation):
     """A generation that an asyncio task reads. taken_up: set when the generation has a slot, or has ended
-    without a slot.
+    without a slot; n_unread: number of tokens in `events`
     """
 
     loop: asyncio.AbstractEventLoop
     events: asyncio.Queue[Chunk | BaseException] = field(default_factory=asyncio.Queue)
     taken_up: asyncio.Event = field(default_factory=asyncio.Event)
+    n_unread: int = 0
 
 
 class AsyncStream(AsyncIterator[Chunk]):
@@ -74,6 +75,7 @@ class AsyncStream(AsyncIterator[Chunk]):
             event = self._lost
         self._is_over = not isinstance(event, Chunk) or event.finish_reason is not None
         if isinstance(event, Chunk):
+            self._task.n_unread -= len(event.tokens)
             reader = self._task.request.reader
             return event if reader is None else reader.read(event)
         raise StopAsyncIteration if isinstance(event, CancelledGenerationError) else event
@@ -140,4 +142,5 @@ def _put(events: Sequence[tuple[AsyncGeneration, Update]]) -> None:
     for task, event in events:
         task.taken_up.set()
         if event is not None:
+            task.n_unread += len(event.tokens) if isinstance(event, Chunk) else 0
             task.events.put_nowait(event)

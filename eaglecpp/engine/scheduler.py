@@ -73,7 +73,7 @@ class Scheduler:
     """Runs the generations of one engine.
 
     cache: host memory for swapped out conversations; turns: lock held during a step; reads: as in `Stream`;
-    reads_alone: process each prompt before other generations continue; is_watched: each step is one round
+    reads_alone: process each prompt before other generations continue; for_ms: as in `next_chunks`
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Scheduler:
         *,
         reads: bool = True,
         reads_alone: bool = False,
-        is_watched: bool = True,
+        for_ms: float = 0.0,
     ) -> None:
         self.changed = threading.Condition()
         self.waiting: deque[Generation] = deque()
@@ -92,7 +92,7 @@ class Scheduler:
         self.slots = Slots((), self.cache)
         self.broken: EngineBrokenError | None = None
         self._turns = turns or contextlib.nullcontext()
-        self._reads, self._reads_alone, self._is_watched = reads, reads_alone, is_watched
+        self._reads, self._reads_alone, self._for_ms = reads, reads_alone, for_ms
 
     def open(self, shared: Shared, sequences: Iterable[NativeSequence]) -> None:
         """Sets the sequences in which generations run."""
@@ -216,10 +216,10 @@ class Scheduler:
             return []
         streams = [generation.stream for generation in running if generation.stream is not None]
         # Each step runs only one round while a request waits for a slot or for its first token.
-        is_watched = self._is_watched or bool(self.waiting) or not all(stream.n_tokens for stream in streams)
+        has_first_tokens = not self.waiting and all(stream.n_tokens for stream in streams)
         try:
             with self._turns:
-                results = next_chunks(streams, is_watched)
+                results = next_chunks(streams, self._for_ms if has_first_tokens else 0.0)
         except Exception as error:
             return self.end(running, error)
         events: Updates = []

@@ -25,7 +25,9 @@ from eaglecpp.results import AnswerStream, Chunk, Completion, FinishReason, Timi
 
 # Maximum milliseconds of a native call for a generation without a stream. After the call, Python checks for
 # stop strings and Ctrl+C.
-_UNWATCHED_MS = 100.0
+UNWATCHED_MS = 100.0
+# A generation with stop strings returns to Python sooner, because rounds after the stop string are wasted.
+_STOP_MS = 30.0
 
 
 class Stream(AnswerStream):
@@ -108,12 +110,13 @@ class Stream(AnswerStream):
 
     @property
     def unwatched_ms(self) -> float:
-        """Milliseconds for which rounds may run before Python checks their tokens; 0 if a stop condition must
-        be checked after each round.
+        """Milliseconds for which rounds may run before Python checks their tokens; 0 if a thinking budget has
+        to be checked after each round.
         """
-        stop, stop_when = self._request.sampling.stop, self._request.source.stop_when
-        is_watched = stop or stop_when is not None or self._budget is not None
-        return 0.0 if is_watched else _UNWATCHED_MS
+        if self._budget is not None:
+            return 0.0
+        stops = self._request.sampling.stop or self._request.source.stop_when is not None
+        return _STOP_MS if stops else UNWATCHED_MS
 
     @property
     def seed(self) -> int:
@@ -299,14 +302,14 @@ def _peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def next_chunks(streams: Sequence[Stream], is_watched: bool = True) -> list[Chunk | BaseException | None]:
+def next_chunks(streams: Sequence[Stream], for_ms: float = 0.0) -> list[Chunk | BaseException | None]:
     """Runs one step of several streams of one engine. Streams that already generate are verified in one
     batch. Returns for each stream its chunk, None while its prompt is being processed, or the error that has
     closed the stream. Such an error comes from the stream's sampler (a grammar that allows no token) or from
-    decoding the stream's tokens. is_watched: False = a chunk may contain several rounds.
+    decoding the stream's tokens. for_ms: runs as many rounds as start within this time; 0 = one round.
 
     Raises an error of the whole step. Such an error cannot be assigned to one stream, so no stream is closed.
     """
-    for_ms = 0.0 if is_watched else min(stream.unwatched_ms for stream in streams)
+    for_ms = min(for_ms, *(stream.unwatched_ms for stream in streams))
     results = step_together([(stream._sequence, stream._generation) for stream in streams], for_ms)
     return [stream._chunk_of(result) for stream, result in zip(streams, results, strict=True)]

@@ -82,7 +82,7 @@ class ServerConfig(Checked):
     n_connections: maximum open connections; 0 = half of the files that this process may open, up to 2048
     head_s:      maximum seconds for receiving the head of a request
     body_s:      maximum seconds for receiving each megabyte of a request's body
-    n_unread:    number of unread rounds after which an answer is cancelled, 0 = no limit
+    n_unread:    number of unread tokens after which an answer is cancelled, 0 = no limit
     n_response_bytes: maximum bytes of kept responses for each API key
     hosts:       accepted host names, in addition to this machine's. Other host names are refused, because a
         malicious site could let its own host name resolve to this machine (DNS rebinding)
@@ -194,7 +194,7 @@ class ServerConfig(Checked):
     n_connections: int = 0
     head_s: float = 20.0
     body_s: float = 30.0
-    n_unread: int = 1024
+    n_unread: int = 4096
     n_response_bytes: int = 64 << 20
     grace_s: float = 5.0
     engine: Mapping[str, Any] = field(default_factory=dict)

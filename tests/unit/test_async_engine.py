@@ -75,6 +75,16 @@ async def test_chats_equal_those_of_an_engine(models: Models) -> None:
             await engine.chat(messages, grammar="root ::= (")
 
 
+@pytest.mark.parametrize("stop", [[], ["zz no such text"]])
+async def test_fast_rounds_share_a_chunk(models: Models, stop: list[str]) -> None:
+    async with await AsyncEngine.open(models.target, models.draft) as engine:
+        stream = engine.stream("ab cd ef", max_tokens=200, ignore_eos=True, stop=stop)
+        chunks = [chunk async for chunk in stream]
+        timings = chunks[-1].timings
+    assert timings is not None and len(chunks) < timings.rounds / 2
+    assert len(chunks[0].tokens) < 20, "the first token waits for no later round"
+
+
 LEFT_OPEN = """
 import asyncio, sys, threading
 from eaglecpp import AsyncEngine, Engine

@@ -40,6 +40,7 @@ def slow_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def slow_step(self: Scheduler) -> Any:
         time.sleep(0.02)
+        self._for_ms = 0.0
         return step(self)
 
     monkeypatch.setattr(Scheduler, "step", slow_step)
