@@ -119,7 +119,7 @@ def output_of(*arguments: str | Path, code: int = 0, **environment: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
     print("+ eaglecpp", *arguments, *(f"{name}={value}" for name, value in environment.items()))
     print(done.stdout, done.stderr, flush=True)
-    assert done.returncode == code, f"expected exit code {code}, got {done.returncode}"
+    assert done.returncode == code, f"expected exit code {code}, found {done.returncode}"
     return done.stdout
 
 
@@ -133,7 +133,7 @@ def main() -> None:
     # The CUDA build is added to the extension, which was built against the CPU wheel.
     cuda = {"PYTHONPATH": str(site), "LD_LIBRARY_PATH": paths(*libraries)}
     facts = json.loads(output_of("doctor", "--json", **cuda))
-    assert any("CUDA : ARCHS" in part for part in facts["features"]), "this is not a build with CUDA"
+    assert any("CUDA : ARCHS" in part for part in facts["features"]), "llama.cpp was built without CUDA"
     assert any("failed to initialize CUDA" in line for line in facts["errors"])
     answer = ("run", PAIR / "demo-target.gguf", "--temp", "0", "-n", "24", "-c", "512", "What is len?")
     text = output_of(*answer)

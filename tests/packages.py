@@ -80,7 +80,7 @@ def source_distribution(out: Path) -> Path:
     for folder in ("native", "eaglecpp", "convert"):
         files = (p for p in (ROOT / folder).rglob("*") if p.is_file() and p.suffix not in (".pyc", ".so"))
         read += [p.relative_to(ROOT).as_posix() for p in files]
-    assert not (missing := set(read) - there), f"{made.name} lacks {sorted(missing)[:5]}"
+    assert not (missing := set(read) - there), f"files are missing in {made.name}: {sorted(missing)[:5]}"
     return made
 
 
@@ -101,7 +101,7 @@ def tagged(wheel: Path, out: Path) -> Path:
     assert "manylinux" in wheel.name, wheel.name
     with zipfile.ZipFile(wheel) as archive:
         copied = [name for name in archive.namelist() if "libllama" in name or "libggml" in name]
-    assert not copied, f"{wheel.name} must not have llama.cpp's libraries: {copied}"
+    assert not copied, f"{wheel.name} must not contain llama.cpp's libraries: {copied}"
     return wheel
 
 

@@ -176,7 +176,7 @@ def check_too_long(name: str, work: Work, n_ctx: int) -> None:
     with work.served(n_ctx, with_calls=False) as url:
         _, said = work.run(name, url, (*client.next, MORE))
         assert (client.too_long or "Done with task") in said, said
-        assert client.too_long or work.answers()[-1]["n_tools"], "after the summary, the agent asked again"
+        assert client.too_long or work.answers()[-1]["n_tools"], "after summarizing, the agent must ask again"
         assert {key.split()[-1] for key in refused(url)} == {"400"}, refused(url)
 
 

@@ -100,7 +100,7 @@ def check(page: Page, where: str) -> None:
         page.emulate_media(color_scheme=scheme)
         page.evaluate(AXE)
         reply = page.evaluate("axe.run(document, { resultTypes: ['violations', 'passes'] })")
-        assert len(reply["passes"]) > 10, "axe looked at nothing"
+        assert len(reply["passes"]) > 10, "axe must have checked more than 10 rules"
         found = [(one["id"], one["nodes"]) for one in reply["violations"] if one["impact"] != "minor"]
         assert not found, f"{where}, {scheme}: {found}"
 
@@ -143,7 +143,7 @@ def edit_and_go_back(page: Page) -> None:
     expect(question).to_have_value(QUESTION)
     expect(page.get_by_text("the earlier version is kept")).to_be_visible()
     check(page, "editing")
-    assert turns.all_inner_texts() == before, "nothing was sent yet"
+    assert turns.all_inner_texts() == before, "editing alone must not change the turns"
     press(page, "Cancel")
     expect(question).to_have_value("")
     press(page, "Edit")
@@ -615,7 +615,7 @@ def go_on(page: Page) -> None:
     assert said["role"] == "assistant" and said["content"].split() == cut.split(), said
     wait(page)
     expect(text).to_contain_text(cut)
-    assert len(text.inner_text()) > len(cut), "it has gone on"
+    assert len(text.inner_text()) > len(cut), "the continued answer must be longer"
     expect(page.locator("#gauge")).to_have_attribute("aria-valuetext", re.compile(r"^\d+ of 1,024 tokens$"))
     press(page, "Edit the answer")
     ask(page, "Joins")
@@ -635,9 +635,7 @@ def use_presets(page: Page) -> None:
     assert body["messages"][0] == {"role": "system", "content": "Be brief."}, body
     assert body["options"]["temperature"] == 0.3, body
     page.keyboard.press(NEW)
-    assert sent(page, "What is len?")["messages"][0]["role"] == "user", (
-        "the system prompt is the other conversation's"
-    )
+    assert sent(page, "What is len?")["messages"][0]["role"] == "user", "expected no system prompt"
     press(page, "Settings")
     preset = page.get_by_label("Preset", exact=True)
     for name, temperature, system in (("Precise", "0", ""), ("Brief", "0.3", "Be brief.")):
@@ -671,7 +669,7 @@ def use_a_phone(page: Page) -> None:
     """
     page.set_viewport_size({"width": 360, "height": 700})
     page.reload()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360, "the page is as wide as the phone"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360, "the page must fit the phone"
     press(page, "Conversations")
     check(page, "conversations on a phone")
     page.get_by_role("button", name="More for").first.click()
@@ -722,7 +720,7 @@ with serving() as url, sync_playwright() as tools:
     fill(page, {"Temperature": 0, "Strategy": "chain:3"})
     page.evaluate(WATCH)
     ask(page, QUESTION)
-    assert page.evaluate("window.seen"), "an answer is shown while it is generated"
+    assert page.evaluate("window.seen"), "the page must show an answer while it is generated"
     answer = page.locator(".turn.assistant .text").first
     expect(answer).to_contain_text("Join two or more pathname components")
     assert answer.locator(".acc").count() == 0, "drafted tokens are not coloured by default"
@@ -730,8 +728,8 @@ with serving() as url, sync_playwright() as tools:
     page.get_by_label("Show drafted text").check()
     press(page, "Done")
     n_coloured = answer.locator(".acc").count()
-    assert n_coloured > 0, "drafted tokens are in colour"
-    assert page.get_by_text("tokens/s").count() == 1, "one figure shows the speed"
+    assert n_coloured > 0, "drafted tokens must be in colour"
+    assert page.get_by_text("tokens/s").count() == 1, "the speed must be shown exactly once"
     check(page, "an answer")
     use_keyboard_only(page)
     compare(page, answer.inner_text())

@@ -64,8 +64,8 @@ def test_a_chat_is_saved_and_can_be_continued(chat: Open, cli: Callable[..., Any
     assert "to continue this chat: `eaglecpp run" in " ".join(terminal.text.split())
     done = cli("run", saved["model"], "--continue", "and then", "--verbose", "-n", "12", *CHAIN, *SHORT)
     assert done.returncode == 0
-    assert "acceptance length" in done.stderr, "the drafter of the saved chat is used again"
-    assert "[ 12 tokens" not in done.stderr, "the lines of --verbose contain the short one"
+    assert "acceptance length" in done.stderr, "a continued chat must use its drafter again"
+    assert "[ 12 tokens" not in done.stderr, "--verbose must replace the short line"
     assert questions(home) == ["hello there", "and then"]
     assert done.stdout == saved_chats(home)[0]["messages"][3]["content"] + "\n"
 
@@ -84,9 +84,7 @@ def test_a_pasted_block_is_one_message_whatever_its_first_character(chat: Open, 
         terminal.leave()
     assert questions(home) == [block, program.strip("\n")]
     assert terminal.text.count(shown) == 1 and "99 the man" not in terminal.text
-    assert "+199 the man" in (home / "history").read_text(encoding="utf-8"), (
-        "the up arrow recalls the whole block"
-    )
+    assert "+199 the man" in (home / "history").read_text(encoding="utf-8"), "expected the whole block"
 
 
 def test_a_block_pasted_during_an_answer_is_one_message_and_runs_no_command(chat: Open, home: Path) -> None:
@@ -106,7 +104,7 @@ def test_a_block_pasted_during_an_answer_is_one_message_and_runs_no_command(chat
         terminal.wait_for_prompt()
         assert terminal.leave() == 0
     assert questions(home) == ["tell me everything", block]
-    assert terminal.raw.endswith("\x1b[?2004l"), "the shell gets the terminal back as it was"
+    assert terminal.raw.endswith("\x1b[?2004l"), "the command must turn bracketed paste off again"
 
 
 def test_ctrl_c_stops_the_answer_and_the_chat_continues(chat: Open, home: Path) -> None:

@@ -34,6 +34,6 @@ def test_processes_share_one_store(hub: HubServer, models: Models, home: Path, t
     children = [started(tmp_path, *words) for words in commands]
     ended = [(child.communicate()[1], child.returncode) for child in children]
     assert [code for _, code in ended] == [0, 0, 0, 0], ended
-    assert len(hub.content_requests()) == 1, "the second pull waited for the first"
+    assert len(hub.content_requests()) == 1, "concurrent pulls must share one download"
     assert store_problems(home / "models") == []
     assert orphans(home / "models") == []

@@ -160,7 +160,7 @@ def test_doctor_predicts_or_measures_drafting_and_lists_exact_sizes(cli: Cli, mo
     assert model["measured_steps"] > 17 and model["exact_rows"].startswith("1")
     assert bool(model["exact_reason"]) == (model["exact_rows"] == "1")
     said = model["verdict"]["text"]
-    assert ("Not measured" if model["verdict"]["is_busy"] else "Drafting") in said, "it may be busy"
+    assert ("Not measured" if model["verdict"]["is_busy"] else "Drafting") in said, "wrong kind of verdict"
     text = report(measured)
     assert re.search(r"^exact +(target-only decoding only: |chains and trees in batches of 1)", text, re.M)
     assert text.startswith(said)
@@ -177,7 +177,7 @@ def test_an_image_argument_is_shown_to_the_model(cli: Cli, models: Models, tmp_p
     assert with_it.returncode == 0, with_it.stderr
     named = cli(*words[:2], *words[3:], "--mmproj", projector, "--image", f"{picture},{picture}")
     n_named, n_with_it = (json.loads(done.stdout)["timings"]["prompt_n"] for done in (named, with_it))
-    assert n_named >= n_with_it + N_ROWS["gemma3"], "as llama.cpp's, it names several"
+    assert n_named >= n_with_it + N_ROWS["gemma3"], "--image must accept several files, as in llama.cpp"
     assert json.loads(with_it.stdout)["timings"]["prompt_n"] > N_ROWS["gemma3"]
     without = cli(*words)
     assert without.returncode == 1 and "--mmproj" in without.stderr
@@ -209,7 +209,7 @@ def test_images_in_the_prompt_are_attached_or_noted(cli: Cli, models: Models, tm
             "note: no such file: cat.png; the model gets only the name"
             in asked("cat.png", "What?", *extra)[1]
         )
-    assert "cat.png" not in asked("Why is cat.png a file?")[1], "without a projector, names stay text"
+    assert "cat.png" not in asked("Why is cat.png a file?")[1], "without a projector, names must stay text"
     picture.write_text("no picture")
     assert "an image has an unsupported format" in cli("run", models.target, f"What? {picture}", *sees).stderr
 

@@ -195,7 +195,7 @@ def test_a_causal_block_starts_from_an_eagle(cli: Cli, models: Models, texts: Pa
     assert config["is_causal"] is True and config["eaglecpp"]["finetuned_from"] == first["checkpoint"]
     assert read_gguf(Path(result["gguf"])).get("dflash.attention.causal") is True
     rates = read_gguf(Path(result["gguf"])).get("eaglecpp.held_out_rates")
-    assert rates == pytest.approx(config["eaglecpp"]["held_out"]["rates"]) and len(rates) == 8, "one a slot"
+    assert rates == pytest.approx(config["eaglecpp"]["held_out"]["rates"]) and len(rates) == 8, "8 slots"
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
     for name in ("lm_head.weight", "norm.weight", "d2t"):
         assert torch.allclose(before[name].float(), after[name].float(), atol=1e-6)

@@ -139,7 +139,7 @@ def test_drafts_are_accepted_and_more_with_trees(engine: eaglecpp.Engine, name: 
     assert chain.acceptance_length > PAIRS[name][2]
     assert tree.acceptance_length > chain.acceptance_length
     if name == "demo":
-        assert chain.accepted_per_depth[3] > 0.5, "later draft steps are as good as the first"
+        assert chain.accepted_per_depth[3] > 0.5, "later draft steps must be accepted too"
 
 
 def test_the_demo_knows_functions_and_admits_unknown_ones(engine: eaglecpp.Engine, name: str) -> None:

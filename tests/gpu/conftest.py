@@ -55,7 +55,7 @@ class Device:
         for i, (a, b) in enumerate(zip(ours, theirs.tokens, strict=True)):
             if a != b:
                 best, second = (value for _, value in theirs.logprobs[i].top[:2])
-                assert best - second < (1e-3 if self.is_exact else 0.1), f"token {i}: {a} for {b}"
+                assert best - second < (1e-3 if self.is_exact else 0.1), f"token {i}: expected {b}, found {a}"
                 return
 
 

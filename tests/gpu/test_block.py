@@ -126,7 +126,7 @@ def test_a_round_waits_once_and_runs_from_captured_graphs(
     plain = found.pop("off")
     for strategy, values in found.items():
         n = values["rounds"]
-        assert n <= 0.5 * plain["rounds"], f"{strategy} hardly drafts"
+        assert n <= 0.5 * plain["rounds"], f"{strategy} saves less than half of the rounds"
         assert values["waits"] / n <= plain["waits"] // plain["rounds"] + 1, strategy
         assert values["graphs"] / n <= 2, strategy
         # `auto` may change its batch size once and later change it back.

@@ -75,14 +75,14 @@ def test_logits_equal_the_reference(
         logits, _ = native.commit(np.ascontiguousarray(features[:, part]), tokens[part])
         ref_logits, ref_state = reference.commit(torch.from_numpy(features[:, part].copy()), tokens[part])
         gap = np.abs(logits - ref_logits.numpy()).max()
-        assert gap < bound, f"{n_rows} committed rows"
+        assert gap < bound, f"logits differ after {n_rows} committed rows"
         # A draft step of n_rows rows. The largest n_rows is the drafter's maximum.
         level = [(7 * i + 3) % 367 for i in range(n_rows)]
         fed = np.repeat(ref_state.numpy()[None], n_rows, 0)
         out, _ = native.extend(fed, level, [-1] * n_rows)
         ref_out, _ = reference.extend(torch.from_numpy(fed), level, [-1] * n_rows, 1)
         level_gap = np.abs(out - ref_out.numpy()).max()
-        assert level_gap < bound, f"a level of {n_rows}"
+        assert level_gap < bound, f"logits differ in a draft step of {n_rows} rows"
         worst = max(worst, gap, level_gap)
         reference.truncate(start + n_rows)
         native.truncate(start + n_rows)

@@ -48,7 +48,7 @@ def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     """Waits until a condition holds."""
     end = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < end, "that took too long"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.02)
 
 

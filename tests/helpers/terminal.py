@@ -94,7 +94,7 @@ class Terminal:
         """
         end = time.monotonic() + seconds
         while not holds():
-            assert time.monotonic() < end, f"{what} did not come:\n{self.text}"
+            assert time.monotonic() < end, f"timeout while waiting for {what}:\n{self.text}"
             assert self._read() or holds(), f"the command ended without {what}:\n{self.text}"
 
     def wait_for_end(self) -> int:

@@ -336,7 +336,7 @@ def copying_drafter(target: TinyTarget, layers: list[int], plain: list[int]) -> 
     """
     spec, rng = target.spec, np.random.default_rng(target.spec.seed + 1000)
     width, n_pairs, groups = spec.n_embd, 3, spec.n_heads // spec.n_kv_heads
-    assert spec.n_kv_heads * spec.head_dim == width, "the values must hold a whole embedding"
+    assert spec.n_kv_heads * spec.head_dim == width, "the values must have the width of an embedding"
 
     def noise(*shape: int, std: float) -> Array:
         return rng.normal(0.0, std, shape).astype(np.float32)

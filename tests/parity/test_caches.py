@@ -104,7 +104,7 @@ def run(engine: eaglecpp.Engine, **options: Any) -> eaglecpp.Completion:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_same_seed_same_tokens(pair: Models, temperature: float) -> None:
-    assert WINDOW < 40, "the window moves from the first token on"
+    assert WINDOW < 40, "the window must be shorter than the prompt"
     with open_pair(pair) as engine:
         plain = run(engine, strategy="off", temperature=temperature)
         for strategy in ("chain:1", "chain:3", "chain:5", "tree:k=3,depth=4,nodes=12", "auto"):

@@ -133,8 +133,8 @@ def test_an_inexact_row_is_remembered_until_it_is_removed(it: ConvertedPair) -> 
         first = engine.generate(prompt, strategy="chain:4", **options)
         assert not first.timings.exact
         further = engine.generate([*prompt, *first.tokens], strategy="off", **options)
-        assert not further.timings.exact, "it stands on rows that are not"
-        assert engine.generate(prompt, strategy="off", **options).timings.exact, "those rows are gone"
+        assert not further.timings.exact, "inexact rows in the cache make an answer inexact"
+        assert engine.generate(prompt, strategy="off", **options).timings.exact, "no inexact rows remain"
 
 
 def test_a_strategy_is_cut_and_the_report_says_so(it: ConvertedPair, q8: Path) -> None:

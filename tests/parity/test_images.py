@@ -153,7 +153,7 @@ def test_the_text_is_llama_cpps(seeing: Seeing, open_engine: Callable[..., eagle
             assert result.tokens == expected and result.logprobs
             assert result.logprobs[0].logprob == pytest.approx(first, abs=1e-4)
             found.append(first)
-    assert abs(found[0] - found[1]) > 1e-3, "the image makes no difference"
+    assert abs(found[0] - found[1]) > 1e-3, "different images must give different answers"
 
 
 @contextmanager
@@ -319,7 +319,7 @@ def test_refusals(seeing: Seeing, open_engine: Callable[..., eaglecpp.Engine], t
         large = [of_side(6000, seed) for seed in (1, 2)]
         with pytest.raises(InvalidValueError, match="the images of a prompt have 68 million pixels"):
             engine.chat([ask("What?", *large)], **GREEDY)
-        assert engine.chat([ask("What is len?", make_image(1))], **GREEDY).text, "the reader continues"
+        assert engine.chat([ask("What is len?", make_image(1))], **GREEDY).text, "the process must continue"
         with pytest.raises(InvalidValueError, match="unknown or was evicted"):
             engine.generate([1, -9999, 5], **GREEDY)
         prompt = engine.chat_prompt([ask("What is len?", make_image(1))])
@@ -483,7 +483,7 @@ def test_a_waiting_image_does_not_stop_other_rounds(
             reading, seeing = b.stream(text, **GREEDY), c.stream(rows, **GREEDY)
             steps = [next_chunks([answering, reading, seeing]) for _ in range(4)]
             assert [step[1] is None for step in steps] == [True, True, True, False]
-            assert all(step[2] is None for step in steps), "it waits until it is the first"
+            assert all(step[2] is None for step in steps), "a prompt with images must wait for its turn"
             assert seeing.finish().tokens == expected
 
 

@@ -76,9 +76,7 @@ def test_same_seed_same_tokens(name: str, engine: eaglecpp.Engine) -> None:
         drafted = run(engine, prompt, strategy=strategy, **sampler)
         assert drafted.tokens == plain.tokens, strategy
         assert drafted.text == plain.text
-        assert drafted.timings.rounds < plain.timings.rounds, (
-            "nothing was accepted, so the test shows nothing"
-        )
+        assert drafted.timings.rounds < plain.timings.rounds, "the test needs accepted drafts"
         assert 0.0 < drafted.timings.acceptance_rate < 1.0
 
 
@@ -103,23 +101,23 @@ def test_a_text_depends_on_seed_and_position(strategy: str, name: str, several: 
         return tokens == text[done:]
 
     with several.session() as session:
-        assert same(session) and same(session), "the same prompt again, its prefix reused"
+        assert same(session) and same(session), "a reused prefix must not change the text"
         with session.stream(prompt, max_tokens=60, strategy=strategy, **options) as stream:
             for chunk in stream:
                 if len(chunk.tokens) > 0:
                     break
-        assert same(session), "after an abandoned stream"
+        assert same(session), "an abandoned stream must not change the text"
         session.generate(prompt_ids(30, seed=9), max_tokens=9, temperature=0.7, seed=4)
-        assert same(session), "after another text"
+        assert same(session), "another text before must not change the text"
         if name != "grammar":  # a grammar begins again with each answer, so a continued answer would differ
-            assert same(session, [*prompt, *text[:25]]), "continued from its middle"
+            assert same(session, [*prompt, *text[:25]]), "continuing from the middle must give the same text"
     with several.session() as one, several.session() as two:
         ours = one.stream(prompt, max_tokens=60, strategy=strategy, **options)
         theirs = two.stream(prompt_ids(50, seed=8), max_tokens=60, temperature=1.0, seed=2)
         found: list[int] = []
         for chunk, _ in zip(ours, theirs, strict=False):
             found += chunk.tokens
-        assert found == text[: len(found)] and len(found) > 20, "next to another conversation"
+        assert found == text[: len(found)] and len(found) > 20, "another conversation must not change it"
 
 
 def test_llama_cpps_generator_keeps_its_order_of_draws(several: eaglecpp.Engine) -> None:

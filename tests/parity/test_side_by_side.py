@@ -85,7 +85,7 @@ def read(streams: list[Stream]) -> int:
     for n_steps in range(1, 1000):
         chunks = next_chunks(streams)
         assert not any(isinstance(chunk, BaseException) for chunk in chunks)
-        assert all(chunk is not None for chunk in chunks[1:]), "a stream had to wait"
+        assert all(chunk is not None for chunk in chunks[1:]), "no stream may wait"
         if chunks[0] is not None:
             return n_steps
     raise AssertionError("the prompt is never read")

@@ -33,7 +33,7 @@ def cut_target(path: Path, n_ubatch: int, layers: list[int]) -> Target:
     """
     options = exact_options(n_batch=512, n_ubatch=n_ubatch, n_draft_max=15)
     it = native_target(path, options, layers)
-    assert it.n_ubatch == n_ubatch, "a round would need larger graphs, so nothing is split"
+    assert it.n_ubatch == n_ubatch, "the target must keep the requested n_ubatch"
     return it
 
 

@@ -53,11 +53,9 @@ def test_every_kind_of_reuse_gives_the_bits_of_target_only_decoding(
         assert drafted.has_draft and drafted.draft_info is None
         assert stats.text_draft_n == stats.draft_n and stats.text_draft_n_accepted == stats.draft_n_accepted
         if strategy != "auto":
-            assert 0 < stats.draft_n_accepted < stats.draft_n, (
-                "no proposal was accepted, or none was rejected"
-            )
+            assert 0 < stats.draft_n_accepted < stats.draft_n, "expected accepted and rejected proposals"
     elif strategy != "auto":
-        assert stats.text_draft_n == 0, "a fixed strategy uses only the drafter"
+        assert stats.text_draft_n == 0, "a fixed strategy must not draft from the text"
 
 
 def test_a_copying_answer_yields_many_tokens_per_round(q8: Path) -> None:
@@ -85,7 +83,7 @@ def test_states_take_drafts_from_the_text(
     with eaglecpp.Engine.open(path, n_ctx=512, n_threads=1) as engine:
         assert not engine.has_draft
         plain = engine.generate(COPY, strategy="auto", **options)
-        assert plain.timings.draft_n == 0, "nothing is drafted unasked"
+        assert plain.timings.draft_n == 0, "without text_drafts, nothing may be drafted"
     with eaglecpp.Engine.open(path, draft="text", n_ctx=512, n_threads=1, exact="off") as engine:
         assert engine.chains_only
         if make == make_hybrid:
@@ -109,6 +107,6 @@ def test_tokens_that_a_grammar_forbids_are_not_drafted(it: ConvertedPair, q8: Pa
         assert free.timings.draft_n > free.timings.rounds // 2
         assert ("zq" * 30).startswith(bound.text) and bound.timings.rounds > 5
         if draft == "text":
-            assert bound.timings.acceptance_rate > 0.8, "only proposals that match the text are left"
+            assert bound.timings.acceptance_rate > 0.8, "the remaining proposals must match the text"
         else:
             assert bound.timings.draft_n < bound.timings.rounds

@@ -82,7 +82,7 @@ async def test_fast_rounds_share_a_chunk(models: Models, stop: list[str]) -> Non
         chunks = [chunk async for chunk in stream]
         timings = chunks[-1].timings
     assert timings is not None and len(chunks) < timings.rounds / 2
-    assert len(chunks[0].tokens) < 20, "the first token waits for no later round"
+    assert len(chunks[0].tokens) < 20, "the first token must not wait for later rounds"
 
 
 LEFT_OPEN = """
@@ -256,8 +256,8 @@ async def test_a_swapped_out_conversation_continues_unchanged(draft: bool, model
     assert host_cached == 0 and read_again[-1].timings.reused_n < 8
     assert [one.tokens for one in read_again] == [one.tokens for one in own]
     only_one, (host_cached, n_taken) = await talk(1, n_bytes * 2 // 3)
-    assert host_cached == 1 and n_taken <= n_bytes * 2 // 3, "the least recently used conversation is evicted"
-    assert only_one[3].timings.reused_n < 8, "the first conversation was the one to go"
+    assert host_cached == 1 and n_taken <= n_bytes * 2 // 3, "only one conversation fits into the cache"
+    assert only_one[3].timings.reused_n < 8, "the oldest conversation must be evicted"
     assert [one.tokens for one in only_one] == [one.tokens for one in own]
 
 
@@ -425,7 +425,7 @@ def test_turns_are_taken_in_order_of_arrival() -> None:
             threads[-1].start()
             while lock._next < number + 2:
                 pass
-        assert not order, "one thread at a time"
+        assert not order, "only one thread may hold the lock"
     for thread in threads:
         thread.join()
     assert order == list(range(5))

@@ -27,7 +27,7 @@ def test_all_contestants_answer_the_same_prompts_in_each_pass(engine: Engine) ->
     before = engine.timings.predicted_n
     options: Any = {"seconds": 0, "n_tokens": 16, "temperatures": (0.0,), "ignore_eos": True}
     plain, chain, auto = measure(engine, ["off", "chain:2", "auto"], ["ab", "cd ef"], **options)
-    assert engine.timings.predicted_n - before == 3 * 16, "one prompt if there is no time for more"
+    assert engine.timings.predicted_n - before == 3 * 16, "without time, only one prompt is measured"
     assert [one.strategy for one in (plain, chain, auto)] == ["off", "chain:2", "auto"]
     assert plain.ratios == (1.0,)
     assert len(chain.ratios) == 1
@@ -48,7 +48,7 @@ def test_it_keeps_to_its_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("eaglecpp.bench.strategies.answer", answer)
     measure(engine, ["off", "chain:2"], ["a", "b", "c"], seconds=38, n_tokens=16)
-    assert n_answers == 12, "three prompts by two strategies, greedily and sampled, take 36 s"
+    assert n_answers == 12, "expected 12 answers of 3 s each"
 
 
 def test_measurements_before_ctrl_c_count(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_measurements_before_ctrl_c_count(engine: Engine, monkeypatch: pytest.Mo
     monkeypatch.setattr("eaglecpp.bench.strategies.answer", answer)
     left = [10]
     measured = measure(engine, ["off", "chain:2"], ["a"], seconds=9, n_tokens=16)
-    assert [len(one.ratios) for one in measured] == [2, 2, 2, 2], "an incomplete pass is left out"
+    assert [len(one.ratios) for one in measured] == [2, 2, 2, 2], "an incomplete pass must not count"
     left = [2]
     with pytest.raises(KeyboardInterrupt):
         measure(engine, ["off", "chain:2"], ["a"], seconds=9, n_tokens=16)
@@ -84,7 +84,7 @@ def test_the_report_has_costs_chances_and_a_curve(engine: Engine) -> None:
     assert report is not None
     assert report["plain_ms"] > 0
     measured = {rows for rows, ms, n in report["verify"] if n > 0 and ms > 0}
-    assert {1, 3} <= measured, "plain rounds and chains of two"
+    assert {1, 3} <= measured, "batches of 1 and 3 rows must be measured"
     assert report["labels"] > 0
     for n, chain in enumerate(report["chains"], 1):
         assert chain["nodes"] == n and 1.0 <= chain["tokens"] <= n + 1
@@ -134,7 +134,7 @@ def test_without_a_drafter_no_draft_is_measured(models: Models, capsys: pytest.C
     assert main(["bench", str(models.target), *SHORT]) == 0
     out, err = capsys.readouterr()
     first_words = [line.split()[0] for line in out.splitlines() if line]
-    assert first_words[:4] == ["greedy,", "plain", "temperature", "plain"], "and kernels, if they run"
+    assert first_words[:4] == ["greedy,", "plain", "temperature", "plain"], "expected two tables"
     assert err == "no drafter: target-only decoding only\n"
     assert main(["bench", str(models.target), "--strategy", "chain:1", *SHORT]) == 1
     assert "strategy chain:1 needs a drafter" in capsys.readouterr().err

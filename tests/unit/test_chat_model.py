@@ -178,7 +178,7 @@ def test_no_prompt_ends_with_an_end_token(other_file: Path) -> None:
         assert engine.native.add_eos
         for tokens in (engine.chat_prompt(HELLO), engine.tokenize("hello"), engine.prompt_tokens("hello")):
             assert tokens[0] == engine.native.bos and tokens[-1] != engine.native.eos
-        assert engine.tokenize("hello<|endoftext|>")[-1] == engine.native.eos, "the text itself ends with EOS"
+        assert engine.tokenize("hello<|endoftext|>")[-1] == engine.native.eos, "EOS in a text must stay"
         with pytest.raises(ContextFullError):
             engine.generate("a b " * 64, max_tokens=1)
 
@@ -191,7 +191,7 @@ def test_a_stop_string_that_is_a_control_token_stops(tmp_path: Path) -> None:
         stopped = engine.generate("a\n", stop=["<|b|>", "other"], **GREEDY)
         assert (stopped.text, stopped.finish_reason, stopped.stopped_by) == ("we", "stop", "<|b|>")
         own = engine.generate("a\n", stop=["<|endoftext|>"], **GREEDY)
-        assert (own.text, own.stopped_by) == ("weys", None), "the model's own end is not text"
+        assert (own.text, own.stopped_by) == ("weys", None), "the end token must not be part of the text"
 
 
 def test_a_conversation_continues_from_its_tokens(tmp_path: Path) -> None:

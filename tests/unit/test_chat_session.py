@@ -79,7 +79,7 @@ def test_a_question_ends_the_previous_answer(engine: Engine) -> None:
     first.close()
     assert said(chat) == [("user", "one"), ("assistant", begun), ("user", "two"), ("assistant", second.text)]
     next(chat.stream("three", **SHORT))
-    assert [role for role, _ in said(chat)][-2:] == ["user", "assistant"], "the stream was abandoned"
+    assert [role for role, _ in said(chat)][-2:] == ["user", "assistant"], "expected no abandoned turn"
 
 
 def test_images_are_not_part_of_the_typed_text(models: Models, tmp_path: Path) -> None:

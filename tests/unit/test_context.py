@@ -184,4 +184,4 @@ def test_keys_are_found_before_and_after_long_lists(tmp_path: Path) -> None:
     assert keys["llama.block_count"] == 32
     assert keys["llama.attention.key_length"] == 128
     assert keys["general.name"] == "big"
-    assert "tokenizer.ggml.merges" not in keys, "long lists are skipped"
+    assert "tokenizer.ggml.merges" not in keys, "long arrays must be skipped"

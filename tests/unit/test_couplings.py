@@ -56,13 +56,9 @@ def test_architectures_that_record_layer_inputs() -> None:
         if "t_layer_inp" in path.read_text(encoding="utf-8")
     }
     files = {"gpt-oss": "openai-moe", "nemotron_h": "nemotron-h", "hunyuan_vl": "hunyuan-vl"}
-    assert recording <= {files.get(name, name) for name in names}, (
-        "a new architecture can be read without the callback"
-    )
+    assert recording <= {files.get(name, name) for name in names}, "expected all recording architectures"
     inherited = {"qwen3next", "lfm2moe", "hunyuan-dense", "nemotron_h_moe"}
-    assert {files.get(name, name) for name in names - inherited} <= recording, (
-        "an architecture no longer records them"
-    )
+    assert {files.get(name, name) for name in names - inherited} <= recording, "expected layer inputs"
 
 
 @needs_sources

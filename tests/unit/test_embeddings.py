@@ -111,7 +111,7 @@ def test_a_too_long_text_is_cut_before_its_end_token_or_refused(bert: Engine) ->
     assert bert.embedder.embed([long], n_ctx=16)[0].n_tokens == 16
     huge = bert.embed("fox " * 100_000)  # the engine reads only the beginning of this text
     assert huge.n_tokens == 128
-    assert not bert.embedder.embed(["x"], is_over=lambda: True)[0].vector.any(), "nobody waits for it"
+    assert not bert.embedder.embed(["x"], is_over=lambda: True)[0].vector.any(), "expected no computation"
 
 
 async def test_an_embedding_model_refuses_to_generate(encoders: dict[str, Path], models: Models) -> None:

@@ -192,7 +192,7 @@ def test_text_that_a_grammar_forces_is_drafted_without_a_drafter(models: Models)
     schema = {"type": "object", "properties": {"name_of_the_customer": {"enum": ["a", "b"]}}}
     form = {"json_schema": schema | {"required": ["name_of_the_customer"]}, "max_tokens": 60}
     with Engine.open(models.target, n_ctx=256, n_threads=1) as engine:
-        assert engine.exactness.rows == "1", "nothing is measured before the first grammar"
+        assert engine.exactness.rows == "1", "before the first grammar, nothing is measured"
         for temperature in (0.0, 0.8):
             options = {**form, "temperature": temperature, "seed": 1}
             plain = engine.generate("ab cd", strategy="off", **options)

@@ -90,7 +90,7 @@ def test_records_are_counted_without_a_scan_for_each(tmp_path: Path, monkeypatch
     assert learning.has_news() and learning.has_news() and len(scans) == 1
     assert 90 <= len(learning.records()) <= 100
     learning.keep(np.arange(9, dtype=np.int32), 8)
-    assert all(len(read_record(path)[0]) == 40 for path in learning.records()), "an answer of one token"
+    assert all(len(read_record(path)[0]) == 40 for path in learning.records()), "an answer was too short"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
@@ -217,7 +217,7 @@ class Replacing:
         if found is None or reply is None:
             return "stock"
         name: str = reply["name"]
-        assert found.read_text() == name * 1000, f"a partial drafter, or another one than {name}"
+        assert found.read_text() == name * 1000, f"expected the complete drafter {name}"
         return name
 
 

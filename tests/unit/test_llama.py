@@ -247,7 +247,7 @@ def test_a_logits_processor_sees_every_logit(ours: Llama, theirs: llama_cpp.Llam
     result = ours.generate(ours.tokenize(b"ab cd"), temp=0.0, logits_processor=processors)
     assert all(next(result) % 2 == 0 for _ in range(5))
     result.close()
-    assert "timings" in ours(PROMPT, max_tokens=4), "drafting continues afterwards"
+    assert "timings" in ours(PROMPT, max_tokens=4), "later calls must be drafted again"
 
 
 def test_it_is_a_llama_cpp_llama_with_its_attributes(ours: Llama, theirs: llama_cpp.Llama) -> None:
@@ -309,7 +309,7 @@ def test_state_is_that_of_the_last_call_of_either(with_logits: tuple[Llama, llam
     assert mine.sample(temp=0.0) == other.sample(temp=0.0)
     for llm in with_logits:
         llm("xy", max_tokens=3, temperature=0.0)
-    assert list(mine.eval_tokens) == list(other.eval_tokens), "after the engine ran again"
+    assert list(mine.eval_tokens) == list(other.eval_tokens), "tokens must agree after the next call"
     for llm in with_logits:
         llm.reset()
     assert mine.n_tokens == other.n_tokens == 0

@@ -38,7 +38,7 @@ def test_results_equal_those_of_single_calls_in_order(engine: Engine) -> None:
     assert [one.prompt_tokens for one in together] == [one.prompt_tokens for one in alone]
     assert together[-1].message == alone[-1].message
     assert all(one.timings.predicted_n == 12 for one in together)
-    assert engine.n_free == engine.model.n_sequences - 1, "only the default conversation keeps its slot"
+    assert engine.n_free == engine.model.n_sequences - 1, "only the default conversation may keep its slot"
     assert engine.generate_many([]) == []
 
 
@@ -58,7 +58,7 @@ def test_all_are_checked_before_the_first_one_runs(
     before = engine.timings.predicted_n
     with pytest.raises(error, match=rf"prompt 2 of the list: .*{expected}"):
         engine.generate_many(["ab", TALK, wrong, "xyz"], **GREEDY)
-    assert engine.timings.predicted_n == before, "answers were generated and lost"
+    assert engine.timings.predicted_n == before, "no answer may run before all prompts are checked"
     assert len(engine.generate_many(["ab", "the", "xyz"], **GREEDY)) == 3
 
 

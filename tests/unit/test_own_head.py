@@ -43,9 +43,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_file_states_whether_it_has_a_head(target: Path, plain: Path, tmp_path: Path) -> None:
     assert read_facts([target]).has_head
     assert not read_facts([plain]).has_head
-    assert not read_facts([make_head_file(tmp_path, "glm4moe")]).has_head, (
-        "this file drafts for another model"
-    )
+    assert not read_facts([make_head_file(tmp_path, "glm4moe")]).has_head, "heads alone are not a target"
     assert not read_facts([make_with_head(tmp_path, "glm4moe", without="nextn.eh_proj.weight")]).has_head
 
 

@@ -22,7 +22,7 @@ def test_the_plan_reports_the_rounds(engine: Engine) -> None:
     result = generate(engine, strategy="tree:k=2,depth=3,nodes=5")
     plan, stats = result.timings.plan, result.timings
     assert plan["rounds"] == stats.rounds
-    assert stats.rounds - 1 <= plan["drafted_rounds"] <= stats.rounds, "the last round may have no room"
+    assert stats.rounds - 1 <= plan["drafted_rounds"] <= stats.rounds, "all rounds but the last must draft"
     assert plan["nodes"] == pytest.approx(stats.draft_n / plan["drafted_rounds"])
     assert 1.0 < plan["depth"] <= 3.0
     assert 1.0 < plan["expected_tokens"] < 4.0
@@ -32,7 +32,7 @@ def test_the_speed_up_is_known_from_the_first_answer(models: Models) -> None:
     with Engine.open(models.target, draft=models.draft, n_ctx=1024, n_threads=1) as fresh:
         assert generate(fresh, strategy="chain:2").timings.plan["speedup"] > 0.0
         off = generate(fresh, strategy="off").timings.plan
-        assert 0.0 < off["speedup"] <= 1.0, "the drafter is kept up to date, which takes time"
+        assert 0.0 < off["speedup"] <= 1.0, "committing to the drafter takes time"
         assert generate(fresh, strategy="auto").timings.plan["speedup"] > 0.0
 
 

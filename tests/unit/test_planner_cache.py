@@ -84,10 +84,10 @@ def test_exact_sizes_are_measured_once(home: Path, models: Models) -> None:
     assert decodes > 17
     assert found() == (rows, 0)
     assert found(exact="on", n_ctx=511)[1] == decodes, "another context"
-    assert found(exact="on") == (rows, 0), "the purpose does not matter"
-    assert found(n_sequences=4)[1] > 0, "the batches of several conversations are larger"
+    assert found(exact="on") == (rows, 0), "a shorter context must not change the key"
+    assert found(n_sequences=4)[1] > 0, "several conversations need more measurements"
     assert found(n_sequences=4)[1] == 0
-    assert found(type_k="f32")[1] > 17, "other caches, other kernels"
+    assert found(type_k="f32")[1] > 17, "another cache type must be measured again"
     assert found(exact="off") == (rows, 0)
     assert found(planner_cache=False)[1] == decodes
 

@@ -221,7 +221,7 @@ def test_rows_are_used_only_if_their_dependencies_are_unchanged(
         with opened(**options) as engine:
             assert engine.generate(prompt(), **GREEDY).timings.reused_n == 0, options
     with opened(n_ctx=2048) as engine:
-        assert engine.generate(prompt(), **GREEDY).timings.reused_n == N_PROMPT - 1, "another length will do"
+        assert engine.generate(prompt(), **GREEDY).timings.reused_n == N_PROMPT - 1, "n_ctx must not matter"
     os.utime(models.target)  # a file that is written again gets a new modification time
     with opened() as engine:
         assert engine.generate(prompt(), **GREEDY).timings.reused_n == 0
@@ -238,7 +238,7 @@ def test_a_continued_conversation_has_one_file(opened: Callable[..., Engine], fo
         ):  # the text of the last prompt differs from the other texts
             engine.generate(text, **GREEDY)
             engine.shared.prompts.flush()  # waits for the file, because only one file is written at a time
-    assert len(files(folder)) == 2, "short texts have none"
+    assert len(files(folder)) == 2, "short texts must not be kept"
     with opened() as engine:
         assert engine.generate(prompt(), cache_prompt=False, **GREEDY).timings.reused_n == 0
         assert engine.generate(prompt(900), **GREEDY).timings.reused_n == 899
@@ -448,7 +448,7 @@ def test_kills_at_every_moment_leave_the_old_or_the_new(cache: PromptCache, fold
     check()
     assert files(folder) == [path]
     PromptCache(folder, 1 << 20, "this model").close()
-    assert list(folder.iterdir()) == [path], "files of killed processes are removed"
+    assert list(folder.iterdir()) == [path], "leftovers of killed processes must be removed"
 
 
 def test_a_full_disk_is_reported_once_and_leaves_no_file(
@@ -470,13 +470,13 @@ def test_the_quota_holds_and_the_last_used_file_stays(folder: Path) -> None:
         file = written(cache, prompt(start=i), n_bytes=a_file - 200)
         os.utime(file, (i, i))
     assert len(files(folder)) == 4
-    assert cache.fetch([*prompt(start=0), 1], 0).result() is not None, "now the first file was used last"
+    assert cache.fetch([*prompt(start=0), 1], 0).result() is not None, "reading must mark the file as used"
     written(cache, prompt(start=9), n_bytes=a_file - 200)
     assert sum(file.stat().st_size for file in files(folder)) <= cache._n_bytes_max
     assert cache.fetch([*prompt(start=0), 1], 0).result() is not None
     assert cache.fetch([*prompt(start=1), 1], 0).result() is None
-    assert cache.write(state(prompt(), n_bytes=1 << 20)).result() == 0, "too large by itself"
-    assert len(files(folder)) >= 3, "for which nothing goes"
+    assert cache.write(state(prompt(), n_bytes=1 << 20)).result() == 0, "the state is above the limit"
+    assert len(files(folder)) >= 3, "a refused state must not evict other files"
     cache.close()
 
 
@@ -488,7 +488,7 @@ def test_the_key_is_private_to_the_user(folder: Path, tmp_path: Path) -> None:
     assert prompt_cache._key() == first
     key.chmod(0o644)
     second = prompt_cache._key()
-    assert second != first, "other users could have read it"
+    assert second != first, "a key that others could read must be replaced"
     key.write_bytes(b"short")
     assert len(prompt_cache._key()) == 32
     assert [path.name for path in key.parent.iterdir()] == [key.name]

@@ -51,4 +51,4 @@ def test_sums_add_counts_of_different_depths() -> None:
     )
     assert (total.rounds, total.tried_per_depth, total.hits_per_depth) == (5, (5, 3, 1, 0), (3, 2, 1, 0))
     assert total.plan == {"strategy": "b"}
-    assert not total.exact and (Timings() + Timings()).exact, "exact if all were"
+    assert not total.exact and (Timings() + Timings()).exact, "a sum is exact only if all parts are exact"

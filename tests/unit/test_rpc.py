@@ -117,7 +117,7 @@ def test_a_lost_server_is_reported_before_a_substitute_answers(serve: Serve) -> 
     """
     endpoint, heard = serve(answer(7, 0))
     relay = rpc.start_relay(endpoint)
-    assert heard == [bytes([14]) + (24).to_bytes(8, "little") + bytes(24)], "greeted as llama.cpp does"
+    assert heard == [bytes([14]) + (24).to_bytes(8, "little") + bytes(24)], "expected llama.cpp's greeting"
     host, _, port = relay.partition(":")
     numbers = struct.Struct("<BQ")
 

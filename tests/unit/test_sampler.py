@@ -106,7 +106,7 @@ def test_our_draw_has_the_frequencies_of_llama_cpp(name: str, target: Target) ->
     ours = draws(target, logits, 10, **options)
     theirs = draws(target, logits, 10, rng="llama", **options)
     assert ours.sum() == theirs.sum() == N_DRAWS
-    assert (ours > 0).sum() > 1, "a single token shows nothing"
+    assert (ours > 0).sum() > 1, "the test needs several different tokens"
     check_same(ours, theirs)
 
 

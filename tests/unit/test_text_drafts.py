@@ -29,7 +29,7 @@ def test_text_drafts_can_be_turned_off_with_a_drafter(models: Models) -> None:
             done = engine.generate(COPY, max_tokens=60, temperature=0.0, ignore_eos=True)
             assert drafts or done.timings.text_draft_n == 0
             fixed = engine.generate(COPY, max_tokens=20, temperature=0.0, strategy="chain:3")
-            assert fixed.timings.text_draft_n == 0, "a fixed strategy is the drafter's alone"
+            assert fixed.timings.text_draft_n == 0, "a fixed strategy must not draft from the text"
 
 
 def test_contradictions_are_refused(models: Models) -> None:

@@ -89,7 +89,7 @@ def test_the_ids_equal_llama_cpps_up_to_the_requested_number(
             text, special = text * rng.choice((1, 1, 8)), rng.random() < 0.5
             tokens = tokenize(text, True, special)
             for n in (len(tokens), len(tokens) + rng.randrange(3)):
-                assert tokenize(text, True, special, n) == tokens, "no more than asked for"
+                assert tokenize(text, True, special, n) == tokens, "n_max must not change a text that fits"
             for n in (len(tokens) - 1, rng.randrange(len(tokens))) if tokens else ():
                 assert tokenize(text, True, special, n) is None, text
         theirs.close()
@@ -165,7 +165,7 @@ def test_other_threads_run_while_a_long_text_is_tokenised() -> None:
     with Engine.open(TARGET, n_ctx=64, n_threads=1, exact="off") as engine:
         native = engine.native
         tokens = native.tokenize(data, False, True)
-        assert not lets_others_run(lambda: sum(range(10_000))), "the check can fail"
+        assert not lets_others_run(lambda: sum(range(10_000))), "the check must fail if the GIL is held"
         assert lets_others_run(lambda: native.tokenize(data, False, True))
         assert lets_others_run(lambda: native.detokenize(tokens, False, False))
 

@@ -89,7 +89,7 @@ def test_the_speed_up_covers_the_last_answers_by_kind_up_to_the_tokens_per_round
     assert answers.gain(greedy=False) == Gain(1, 2.0, 2.0)
     for _ in range(64):
         answers.add(answered(100, 100, 1.0), 0.8)
-    assert answers.gain(greedy=True) is None, "older answers are of other texts"
+    assert answers.gain(greedy=True) is None, "older answers must no longer count"
 
 
 @pytest.mark.parametrize("wrong", [("n_steps", 0), ("n_steps", "x"), ("n_rounds", None), ("n_tokens", -5)])

@@ -163,7 +163,7 @@ def test_output_that_would_escape_the_limits_is_counted() -> None:
         "{% set s = namespace(x=[1]) %}{% for i in range(99999) %}{% set s.x = s.x|_counted %}{% endfor %}"
     )
     counted = JinjaTemplate(loops + "{% for x in s.x %}{{ x }}{% endfor %}")
-    assert counted.render({}) == "1", "nested, they overflowed Python's stack"
+    assert counted.render({}) == "1", "nested cyclers must not overflow Python's stack"
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,7 @@ def test_the_oldest_exchanges_are_removed_and_returned_until_half_of_the_context
     assert texts(left_out) == [name for i in range(6) for name in (f"q{i}", f"a{i}")]
     assert words(conversation.prompt()) <= 100
     assert texts(conversation.prompt()) == ["S", "q6", "a6", "q7", "a7", "q8", "a8", "q9", "a9", "last"]
-    assert conversation.fit(words, n_ctx=200, room=20) == [], (
-        "nothing more is removed before the context is full again"
-    )
+    assert conversation.fit(words, n_ctx=200, room=20) == [], "expected no removal before it is full again"
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=20), st.integers(10, 400), st.integers(1, 100))

@@ -203,7 +203,7 @@ def test_a_call_is_found(engine: Engine, family: Family) -> None:
     ended = answered(engine, family, family.call + "<|im_end|>", PromptOptions([LAMP, BELL], think=True))
     assert "<|im_end|>" not in ended.content
     assert not answered(engine, family, family.call, PromptOptions(think=True)).tool_calls, (
-        "of tools that were not offered"
+        "tools that were not offered cannot be called"
     )
 
 
@@ -276,10 +276,8 @@ def test_a_form_is_the_answer(engine: Engine, target: Target, family: Family) ->
     close = chat.tags.close if chat.tags is not None else ""
     # The closing text comes after all its shorter prefixes.
     begun = "".join(close[:n] for n in range(1, len(close))) + close
-    assert allowed(engine, target, grammar, late.replace(close, begun)), (
-        "the thought ends with all of its tag"
-    )
-    assert not allowed(engine, target, grammar, late + " and more"), "the form still holds"
+    assert allowed(engine, target, grammar, late.replace(close, begun)), "the whole tag must end the thought"
+    assert not allowed(engine, target, grammar, late + " and more"), "after the thought, the grammar applies"
 
 
 def test_a_started_answer_is_continued(engine: Engine, family: Family) -> None:
@@ -327,7 +325,7 @@ def test_parallel_calls_and_results_come_back(engine: Engine, family: Family) ->
     assert reply == sorted(reply)
     rest = text[reply[0] :]
     assert "lamp" in rest and "bell" in rest and rest.lower().count("true") == 1
-    assert rendered(engine, family, CALLED, *RESULTS, tools=()), "also without the tools"
+    assert rendered(engine, family, CALLED, *RESULTS, tools=()), "the history must render without tools too"
 
 
 def test_a_system_prompt_that_is_printed_in_some_conversations_only_is_never_lost(engine: Engine) -> None:

@@ -49,7 +49,7 @@ def test_the_conversation_saved_last_is_the_last_one(folder: ChatFolder) -> None
     assert folder.latest() == again
     assert folder.latest("/c.gguf") is None
     (folder.directory / "damaged.json").write_text("{")
-    assert folder.find(first.id) == again, "files of others are not read"
+    assert folder.find(first.id) == again, "other damaged files must not be read"
     assert folder.find(f"../{folder.directory.name}/{first.id}") is None
 
 

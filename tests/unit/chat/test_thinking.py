@@ -28,7 +28,7 @@ def split(texts: list[str], tags: Layout | None = TAGS, begins: Begins = "any") 
 
 def parts_of(reader: Reader, texts: list[str]) -> list[Part]:
     parts = [part for text in texts for part in reader.feed(text)] + reader.finish()
-    assert "".join(part.text for part in parts) == "".join(texts), "every character comes out once, in order"
+    assert "".join(part.text for part in parts) == "".join(texts), "each character must come out once"
     return parts
 
 

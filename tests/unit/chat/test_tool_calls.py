@@ -59,7 +59,7 @@ def parts_of(one: Reader, text: str, size: int) -> tuple[str, list[ToolCall]]:
     """Reads an answer in pieces. Returns its text and its calls."""
     parts = [part for at in range(0, len(text), size) for part in one.feed(text[at : at + size])]
     parts += one.finish()
-    assert "".join(part.text for part in parts) == text, "each character comes out once, in order"
+    assert "".join(part.text for part in parts) == text, "each character must come out once, in order"
     said = "".join(part.added + part.text for part in parts if part.kind == "answer")
     return said, [call for part in parts for call in part.calls]
 

@@ -76,7 +76,7 @@ def test_single_calls_keep_their_results_and_text() -> None:
         ("assistant", "", ["f"]), ("tool", "a", []), ("assistant", "", ["g"]), ("tool", "b", []),
         ("tool", "x", []),
     ]  # fmt: skip
-    assert taken[0].thinking == "thought\n\nsaid", "neither may be printed with a call"
+    assert taken[0].thinking == "thought\n\nsaid", "thought and text before a call must be kept"
 
 
 def test_ids_are_short_where_required_and_the_same_everywhere() -> None:
@@ -125,4 +125,4 @@ def test_a_hostile_template_takes_the_time_of_one_rendering(monkeypatch: pytest.
     slow = template("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
     with pytest.raises(TemplateError, match="takes longer"):
         _ = slow.takes
-    assert "takes" not in vars(slow), "a busy machine's failure is not kept"
+    assert "takes" not in vars(slow), "a timeout must not be cached"

@@ -74,7 +74,7 @@ def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
         )
         opened.append(chat)
         run_chat(chat)
-        assert not rest, "the chat ended too early"
+        assert not rest, "the chat ended before it had read all lines"
         return chat
 
     yield run

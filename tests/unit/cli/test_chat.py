@@ -186,7 +186,7 @@ def test_regen_answers_again_with_another_seed(talk: Talk) -> None:
     chat = talk("hello", "/regen", options=options)
     assert len(said(chat)) == 2
     assert said(chat)[1] != said(once)[1]
-    assert said(talk("hello", "/regen", options=options)) == said(chat), "and is repeatable"
+    assert said(talk("hello", "/regen", options=options)) == said(chat), "/regen must give the same text"
 
 
 def test_an_edit_keeps_attachments_and_offers_the_typed_text(
@@ -319,7 +319,7 @@ def test_old_messages_are_left_out_with_a_note(talk: Talk, folder: ChatFolder, c
     assert chat.model.engine.timings.prompt_n < 9 * 512
     saved = folder.latest()
     assert saved is not None
-    assert len(saved.messages) == 16, "nothing of the conversation itself is lost"
+    assert len(saved.messages) == 16, "the saved chat must have all messages"
 
 
 # Settings of the model's Modelfile

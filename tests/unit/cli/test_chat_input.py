@@ -19,7 +19,7 @@ def typed(*lines: str) -> str:
         return rest.pop(0)
 
     text = read_block(ask)
-    assert not rest, "asked too early"
+    assert not rest, "the block ended before its last line was read"
     return text
 
 

@@ -74,7 +74,7 @@ def test_generated_parts_of_a_page_are_fresh(script: str, page: str) -> None:
 def test_charts_match_the_tables() -> None:
     charts = load("generate_charts")
     for name, chart in charts.CHARTS.items():
-        assert (DOCS / name).read_text(encoding="utf-8") == charts.drawn(chart), f"{name} is stale"
+        assert (DOCS / name).read_text(encoding="utf-8") == charts.drawn(chart), f"{name} is out of date"
 
 
 def test_every_command_has_a_section() -> None:
@@ -88,9 +88,9 @@ def test_commands_on_pages_and_in_help_exist_with_their_options(page: Path | Non
         if name.startswith("-"):
             continue
         command = group.get_command(click.Context(group), name)
-        assert command is not None, f"{page}: eaglecpp {name}"
+        assert command is not None, f"{page} names the unknown command eaglecpp {name}"
         known = {name for one in command.params for name in (*one.opts, *one.secondary_opts, "--help", "-h")}
         for word in rest:
             option = word.split("=")[0]
             if re.fullmatch(r"--?[a-zA-Z][\w-]*", option):
-                assert option in known, f"{page}: eaglecpp {name} {option}"
+                assert option in known, f"{page}: eaglecpp {name} has no option {option}"

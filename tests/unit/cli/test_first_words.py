@@ -129,10 +129,10 @@ def test_help_shows_the_usual_options_and_how_to_see_all(
     usual = capsys.readouterr().out
     monkeypatch.setenv("COLUMNS", "60")
     assert main([name, "--help"]) == 0
-    assert not re.search("^ {40}", capsys.readouterr().out, re.M), "too narrow for whole words"
+    assert not re.search("^ {40}", capsys.readouterr().out, re.M), "help must not start at column 40 of 60"
     places = [usual.index(word) for word in ("Usage:", "\nExamples:", "\nOptions:", "--help-all")]
     assert places == sorted(places)
-    assert len(re.findall(r"^  -", usual[places[2] :], re.M)) in (11, 12), "ten, and both kinds of help"
+    assert len(re.findall(r"^  -", usual[places[2] :], re.M)) in (11, 12), "expected ten options and the help"
 
 
 def test_examples_come_first_and_engine_options_last(

@@ -71,7 +71,7 @@ def test_a_folder_with_a_training_is_not_overwritten_and_parallel_processes_are_
     args = ["train", "--target", str(models.target), "--data", str(text), "-t", "1", "-o"]
     assert main([*args, str(tmp_path)]) == 1
     assert "already contains a training (config.json)" in capsys.readouterr().err
-    assert sys.float_info.min / 2 > 0, "the process continues without denormal numbers"
+    assert sys.float_info.min / 2 > 0, "denormal numbers must stay enabled"
     assert (tmp_path / "config.json").read_text() == "{}"
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main([*args, str(tmp_path / "out")]) == 1

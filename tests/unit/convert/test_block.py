@@ -548,7 +548,7 @@ def test_refused_by_name(
     checkpoint = write_files(tmp_path / "in", {**shape.config(), **edit}, weights)
     with pytest.raises(error, match=message):
         convert(checkpoint)
-    assert [path.name for path in tmp_path.iterdir()] == ["in"], "something was left behind"
+    assert [path.name for path in tmp_path.iterdir()] == ["in"], "a refused conversion must leave no files"
 
 
 def test_a_separate_mask_vector_is_refused(convert: Convert, tmp_path: Path) -> None:

@@ -47,6 +47,6 @@ def test_a_head_trained_from_scratch_proves_nothing(convert: Convert, tmp_path: 
 
 def test_an_end_of_text_that_can_never_be_drafted_is_noted(convert: Convert, tmp_path: Path) -> None:
     shape = DraftShape()
-    assert not shape.weights()["t2d"][1], "the tiny drafter is expected to lack the end-of-sequence token"
+    assert not shape.weights()["t2d"][1], "the drafter must not be able to draft token 1"
     report = convert(write_checkpoint(tmp_path / "in", "torchspec", shape))
     assert "the target's end-of-sequence token 1 is outside the draft vocabulary" in report.notes

@@ -247,7 +247,7 @@ def test_refused_with_the_reason(bad: Bad, convert: Convert, tmp_path: Path) -> 
     with pytest.raises(bad.error, match=bad.message) as caught:
         convert(checkpoint)
     assert "\n" not in str(caught.value)
-    assert [path.name for path in tmp_path.iterdir()] == ["in"], "something was left behind"
+    assert [path.name for path in tmp_path.iterdir()] == ["in"], "a refused conversion must leave no files"
 
 
 def test_all_differences_come_in_one_message(convert: Convert, tmp_path: Path) -> None:

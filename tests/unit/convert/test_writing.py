@@ -77,7 +77,7 @@ def test_the_result_has_ordinary_permissions_and_keeps_old_ones(convert: Convert
         convert(checkpoint)
     finally:
         os.umask(before)
-    assert out.stat().st_mode & 0o777 == 0o644, "not writable for others, whatever the umask"
+    assert out.stat().st_mode & 0o777 == 0o644, "the mode must not depend on the umask"
     out.chmod(0o640)
     convert(checkpoint)
     assert out.stat().st_mode & 0o777 == 0o640

@@ -122,7 +122,7 @@ def test_no_count_reveals_the_prompt_of_another_key(keyed: TestServer) -> None:
         return answer["usage"]["prompt_tokens_details"]["cached_tokens"], *counts
 
     assert ask("secret", 7)[:2] == (0, 0)
-    assert ask("secret", 7)[0] > 10, "its own prompt"
+    assert ask("secret", 7)[0] > 10, "a key's own prompt must count as cached"
     assert ask("other", 4)[:2] == (0, 0)
     right, wrong = ask("other", 7), ask("other", 5)
     assert right == wrong and right[0] > 10
@@ -155,7 +155,7 @@ def test_a_body_has_one_length(server: TestServer) -> None:
     client.endheaders(b"0\r\n\r\nGET /api/tags HTTP/1.1\r\nHost: localhost\r\n\r\n")
     answer = client.getresponse()
     assert answer.status == 400 and b"found both" in answer.read()
-    assert client.sock is None, "the rest is not read as a request"
+    assert client.sock is None, "the server must close the connection"
 
 
 OPEN = [["--host", host] for host in ("0.0.0.0", "::", "192.168.1.7", "eagle.lan", "127.0.0.1.evil.example")]

@@ -64,10 +64,10 @@ def test_texts_equal_those_of_adapted_engines(server: TestServer, adapters: tupl
         of_engine((first, 1.0)), of_engine(), of_engine((first, 1.0)), of_engine((second, 1.0)),
         of_engine((first, 0.5), (second, 1.0)),
     ]  # fmt: skip
-    assert len(set(expected)) == 4, "the adapters make no difference here"
+    assert len(set(expected)) == 4, "the test needs four different texts"
     assert [text(server, lora) for lora in CHOICES] == expected
     reply = server.call("/completion", body([(1, 1.0)]))
-    assert reply["timings"]["rounds"] < N, "it is drafted, too"
+    assert reply["timings"]["rounds"] < N, "an answer with adapters must be drafted too"
     assert server.call("/completion", body([(1, 1.0)], draft=False))["content"] == reply["content"]
 
 

@@ -101,6 +101,6 @@ def test_a_server_ends_cleanly_on_sigterm(tmp_path: Path) -> None:
         assert re.search(
             r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO GET /health 200 ", log.read_text(), re.MULTILINE
         )
-        assert "GET /api/ps" not in log.read_text(), "the page asks after each answer"
+        assert "GET /api/ps" not in log.read_text(), "polling by the page must not be logged"
     finally:
         process.kill()

@@ -342,9 +342,7 @@ def test_an_internal_error_during_an_answer_ends_it_and_is_logged(
     assert [one for one in caplog.records if one.exc_info]
     failed, last = list(server.events("/v1/responses", {"model": MODEL, "input": "x"}))[-2:]
     assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
-    assert failed["response"]["error"]["message"] == last["error"]["message"], (
-        "each kind of client knows one kind of ending"
-    )
+    assert failed["response"]["error"]["message"] == last["error"]["message"], "expected the error in both"
 
 
 @pytest.mark.parametrize(
@@ -483,7 +481,7 @@ def body_types(server: TestServer, patch: pytest.MonkeyPatch) -> Iterator[tuple[
         for method in route.methods - {"GET", "HEAD"}:
             read.clear()
             requests.request(method, url(server, route), data=b'{"model": "nobody"}', timeout=60)
-            assert len(read) == 1, f"{method} {route.path} reads its body in another way"
+            assert len(read) == 1, f"{method} {route.path} does not use the common reader of bodies"
             yield route, method, read[0]
 
 

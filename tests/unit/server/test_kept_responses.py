@@ -45,7 +45,7 @@ def test_a_continued_response_equals_that_of_the_whole_conversation(keeping: Tes
     turns = [{"role": "user", "content": QUESTION}, *first["output"], {"role": "user", "content": "And len?"}]
     whole = ask(keeping, turns, store=False)
     assert second["output"][0]["content"] == whole["output"][0]["content"]
-    assert second["usage"]["input_tokens"] == whole["usage"]["input_tokens"], "without the instructions"
+    assert second["usage"]["input_tokens"] == whole["usage"]["input_tokens"], "earlier instructions dropped"
     turns += [*second["output"], {"role": "user", "content": "And sum?"}]
     whole = ask(keeping, turns, store=False)
     assert third["output"][0]["content"] == whole["output"][0]["content"]
@@ -70,7 +70,7 @@ def test_responses_are_bounded_in_number_and_bytes(keeping: TestServer) -> None:
     assert large["store"] is True and is_kept(keeping, large["id"])
     assert [is_kept(keeping, id) for id in answers].count(True) < 3
     items[0]["unread"] += "y" * 5_000
-    assert ask(keeping, items)["store"] is False, "it is larger than the limit for all kept ones"
+    assert ask(keeping, items)["store"] is False, "a response above the limit must not be kept"
     assert is_kept(keeping, large["id"])
 
 

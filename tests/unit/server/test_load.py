@@ -118,7 +118,7 @@ def test_long_bodies_wait_only_for_each_other(server: TestServer, monkeypatch: p
             until(lambda: n_begun > 0)
             on_the_loop.clear()
             others_are_served(server)
-            assert len(on_the_loop) == 2, "the short ones"
+            assert len(on_the_loop) == 2, "only two short bodies may be parsed on the loop"
     finally:
         goes_on.set()
 
@@ -166,9 +166,7 @@ def test_a_request_for_a_full_queue_is_not_prepared(store_root: Any, monkeypatch
             patch.setattr(ChatModel, "render", lambda *args, **options: pytest.fail("it is prepared"))
             refused = own.post("/v1/chat/completions", CHAT)
             assert refused.status_code == 503 and refused.json()["error"]["code"] == "queue_full"
-            assert own.get(f"/props?model={MODEL}").status_code == 200, (
-                "a watching client does not count in the queue"
-            )
+            assert own.get(f"/props?model={MODEL}").status_code == 200, "/props must not count in the queue"
             goes_on.set()
         until(lambda: own.post("/v1/chat/completions", CHAT).status_code == 200)
 

@@ -68,5 +68,5 @@ def test_a_refusal_has_one_line_with_any_path(server: TestServer, caplog: pytest
     assert server.get("/static/page.js").status_code == 200
     answer = server.get("/x%0a2026-11-28 INFO POST /made/up 200")
     assert answer.status_code == 404 and " 404 " in line_of(caplog, answer)
-    assert "/static/" not in caplog.text, "files of the page are not logged"
+    assert "/static/" not in caplog.text, "requests for the page's files must not be logged"
     assert 'path="/static/{name:path}"' in server.get("/metrics").text

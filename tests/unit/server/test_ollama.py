@@ -70,7 +70,7 @@ def test_a_request_turns_drafting_off_in_any_spelling(server: TestServer) -> Non
         assert (timings["plan"]["strategy"], timings["draft_n"]) == ("off", 0)
     assert "draft: expected true, false, off or none, found 'x'" in error(server, "/api/chat", ask(draft="x"))
     (loaded,) = server.get("/api/ps").json()["models"]
-    assert loaded["drafter"] == "eagle31", "in the format of `list`"
+    assert loaded["drafter"] == "eagle31", "expected the drafter in the format of `list`"
 
 
 def test_an_answer_streams_line_by_line(server: TestServer) -> None:

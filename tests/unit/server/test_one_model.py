@@ -239,7 +239,7 @@ def test_frequent_requests_read_no_model(own: TestServer) -> None:
     opened.is_on = True
     again = reply()
     opened.is_on = False
-    assert opened.paths, "the hook heard nothing"
+    assert opened.paths, "the audit hook recorded no opened file"
     weights = {TARGET.name, DRAFT.name, *(p.name for p in Stores.open().own.root.rglob("blobs/*")
                                           if p.stat().st_size > 100_000)}  # fmt: skip
     assert not [path for path in opened.paths if Path(path).name in weights]

@@ -29,7 +29,7 @@ def test_models_are_listed(server: TestServer) -> None:
     assert server.get(f"/v1/models/{MODEL}").json()["object"] == "model"
     assert server.get("/v1/models/none").json()["error"]["code"] == "model_not_found"
     (entry,) = [one for one in reply["data"] if one["id"] == MODEL]
-    assert (entry["type"], entry["display_name"]) == ("model", MODEL), "as Anthropic's clients read it"
+    assert (entry["type"], entry["display_name"]) == ("model", MODEL), "Anthropic's clients read both fields"
     assert datetime.fromisoformat(entry["created_at"]).timestamp() == pytest.approx(entry["created"], abs=1)
     assert (reply["has_more"], reply["first_id"]) == (False, reply["data"][0]["id"])
 
@@ -105,7 +105,7 @@ def test_an_answer_is_a_call_or_has_the_form(server: TestServer, kind: str) -> N
     for mark in ("{", "<"):
         bias = {i: False for i, piece in enumerate(pieces) if piece.strip().startswith(mark.encode())}
         messages[mark] = whole(server, body | {"logit_bias": bias})["choices"][0]["message"]
-    assert messages["{"]["content"].startswith("<tool_call>"), "the model's own form of calls"
+    assert messages["{"]["content"].startswith("<tool_call>"), "expected a call in the model's own form"
     if kind != "json_object":
         assert "tool_calls" in messages["<"] or json.loads(messages["<"]["content"]) == {"city": "Paris"}
 
@@ -132,7 +132,7 @@ def test_log_probabilities(server: TestServer) -> None:
     ended = whole(server, ask("What is len?", logprobs=True, max_tokens=100))["choices"][0]
     assert ended["finish_reason"] == "stop"
     text = "".join(one["token"] for one in ended["logprobs"]["content"])
-    assert text == ended["message"]["content"], "the end token is not text"
+    assert text == ended["message"]["content"], "the end token must not be part of the text"
 
 
 def test_completions_use_no_template(server: TestServer) -> None:
@@ -143,7 +143,7 @@ def test_completions_use_no_template(server: TestServer) -> None:
     lists = choice["logprobs"]
     assert "".join(lists["tokens"]) == choice["text"]
     texts = [("The function" + choice["text"])[offset:] for offset in lists["text_offset"]]
-    assert all(map(str.startswith, texts, lists["tokens"])), "offsets count from the prompt's beginning"
+    assert all(map(str.startswith, texts, lists["tokens"])), "offsets must count from the prompt's beginning"
     assert all(token in top for token, top in zip(lists["tokens"], lists["top_logprobs"], strict=True))
     *chunks, done = server.events("/v1/completions", body)
     assert done == "[DONE]" and "".join(c["choices"][0]["text"] for c in chunks) == choice["text"]
@@ -169,11 +169,11 @@ def test_several_choices_equal_requests_with_other_seeds(server: TestServer) -> 
     body["stream_options"] = {"include_usage": True}
     alone = [whole(server, body | {"seed": 7 + i}) for i in range(3)]
     texts = [one["choices"][0]["message"]["content"] for one in alone]
-    assert len(set(texts)) > 1, "the seeds make no difference here"
+    assert len(set(texts)) > 1, "the test needs different texts"
     reply = whole(server, body | {"n": 3, "cache_prompt": False})
     assert [(one["index"], one["message"]["content"]) for one in reply["choices"]] == list(enumerate(texts))
     assert [one["timings"]["seed"] for one in reply["choices"]] == [7, 8, 9]
-    assert reply["usage"]["prompt_tokens"] == alone[0]["usage"]["prompt_tokens"], "it is one prompt"
+    assert reply["usage"]["prompt_tokens"] == alone[0]["usage"]["prompt_tokens"], "the prompt must count once"
     n_out = sum(one["usage"]["completion_tokens"] for one in alone)
     assert reply["usage"]["completion_tokens"] == n_out
     *chunks, usage, done = server.events("/v1/chat/completions", body | {"n": 3})

@@ -37,7 +37,7 @@ def test_libraries_match_the_manifest() -> None:
     icons = (folder / "icons.svg").read_text(encoding="utf-8")
     named = re.findall(r'(?:icon|Icon} name)="([\w-]+)"|step\("([\w-]+)"', page)
     assert named and all(f'id="{one or other}"' in icons for one, other in named), named
-    assert all(f'"{one}"' in page for one in re.findall(r'id="([\w-]+)"', icons)), "an icon is unused"
+    assert all(f'"{one}"' in page for one in re.findall(r'id="([\w-]+)"', icons)), "expected no unused icon"
     for name in wanted:
         assert name.startswith("LICENSE-") or f"vendor/{name}" in page, name
 

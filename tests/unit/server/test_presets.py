@@ -73,7 +73,7 @@ def say(server: TestServer, model: str, **rest: Any) -> dict[str, Any]:
 
 
 def test_each_model_has_the_settings_of_the_file(server: TestServer) -> None:
-    assert list(loaded(server)) == ["drafted"], "only pinned models are loaded at the start"
+    assert list(loaded(server)) == ["drafted"], "at the start, only pinned models may be loaded"
     answers = {name: say(server, name) for name in ("drafted", "plain", "stored", "plain:latest")}
     assert len({one["response"] for one in answers.values()}) == 1
     assert say(server, "drafted", strategy="chain:3")["timings"]["draft_n"] > 0

@@ -27,7 +27,7 @@ def test_responses_stream_and_whole_are_equal(server: TestServer) -> None:
     payload = whole(server, body)
     (item,) = payload["output"]
     assert EXPECTED in item["content"][0]["text"] and payload["status"] in ("completed", "incomplete")
-    assert payload["store"] is False, "this server keeps nothing"
+    assert payload["store"] is False, "without --keep-responses, nothing is kept"
     events = list(server.events("/v1/responses", body))
     kinds = [event["type"] for event in events]
     assert kinds[:2] == ["response.created", "response.in_progress"]
@@ -61,7 +61,7 @@ def test_a_thought_has_the_events_of_an_item(server: TestServer, thinker: str) -
     assert [part["text"] for part in thought["summary"]] == ["ab cd"]
     assert [part["text"] for part in message["content"]] == ["ef gh"]
     n_thought = reply["usage"]["output_tokens_details"]["reasoning_tokens"]
-    assert 0 < reply["usage"]["output_tokens"] - n_thought <= len("ef gh") + 1, "tags belong to the thought"
+    assert 0 < reply["usage"]["output_tokens"] - n_thought <= len("ef gh") + 1, "tags must count as thought"
     events = list(server.events("/v1/responses", body))
     of_thought = [e["type"].removeprefix("response.") for e in events if e.get("output_index") == 0]
     assert {kind for kind in of_thought if kind.endswith(".delta")} == {"reasoning_summary_text.delta"}
@@ -163,7 +163,7 @@ def test_a_custom_tool_is_called_with_a_text(server: TestServer) -> None:
         whole(server, body | {"input": [USER, call, output], "tools": tools, "grammar": None})["usage"]
         for tools in ([tool], [tool | {"format": {"type": "text"}}])
     )
-    assert n_with["input_tokens"] > n_without["input_tokens"], "the model reads the grammar"
+    assert n_with["input_tokens"] > n_without["input_tokens"], "the prompt must contain the grammar"
 
 
 def test_a_conversation_is_truncated_on_request(server: TestServer) -> None:

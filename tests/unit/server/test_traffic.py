@@ -66,7 +66,7 @@ def test_a_long_prompt_does_not_stall_others(store_root: Path, slow_rounds: None
         n_between = sum(1 for _ in takewhile(lambda line: not future.done(), lines))
         assert future.result()["done"]
         lines.close()
-    assert 10 <= n_between < 300, "a prompt of some 40 slices"
+    assert 10 <= n_between < 300, "expected one round for each of some 40 slices"
 
 
 def test_limits_of_body_and_time(store_root: Path, slow_rounds: None) -> None:

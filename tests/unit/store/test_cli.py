@@ -56,9 +56,7 @@ def test_the_life_of_a_model(run: Run, modelfile: Path, root: Path) -> None:
     assert row.split()[:4] == ["tiny:latest", row.split()[1], "1.8", "MB"]
     assert row.split()[-1] == "eagle3"
     assert (code, err) == (0, "")
-    assert "    size                1.8 MB\n" in run("show", "tiny")[1], (
-        "a model has one size, without its drafter"
-    )
+    assert "    size                1.8 MB\n" in run("show", "tiny")[1], "the drafter must not be counted"
     assert "size            1.8 MB\n" in run("inspect", "tiny")[1]
     assert run("cp", "tiny", "me/other:v1") == (0, "copied 'tiny' to 'me/other:v1'\n", "")
     assert run("list", "me/")[1].count("\n") == 2
@@ -78,9 +76,7 @@ def test_show_parts(run: Run, modelfile: Path, tiny: Tiny) -> None:
     )
     text = run("show", "tiny", "--modelfile")[1]
     assert "# To build a new Modelfile based on this, replace FROM with:\n# FROM tiny:latest\n" in text
-    assert "\n#eaglecpp: draft /" in text and "\nDRAFT " not in text, (
-        "Ollama would start it as an MTP drafter"
-    )
+    assert "\n#eaglecpp: draft /" in text and "\nDRAFT " not in text, "Ollama expects an MTP drafter in DRAFT"
     Path("again").write_text(text)
     assert run("create", "again", "-f", "again")[0] == 0
     assert len({m["digest"] for m in json.loads(run("list", "--json")[1])["models"]}) == 1

@@ -96,4 +96,4 @@ def test_convert_at_every_step(tiny: Tiny, tmp_path: Path) -> None:
 
     assert killed_everywhere(folder, convert, check) > 1
     assert states | {out.read_bytes()} == {b"old", tiny.draft.read_bytes()}
-    assert sorted(folder.iterdir()) == [foreign, out], "the next run removes files of killed ones"
+    assert sorted(folder.iterdir()) == [foreign, out], "the next run must remove files of killed runs"

@@ -60,7 +60,7 @@ def test_the_drafter_next_to_the_target_overrides_the_tables(
     draft = fetch(f"{REPO}:Q8_0", "auto").draft
     assert draft is not None and draft.read_bytes() == data
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert fetch(f"{REPO}:Q8_0", "auto").draft == draft, "it does not have the target's name"
+    assert fetch(f"{REPO}:Q8_0", "auto").draft == draft, "offline, the drafter must be found in the cache"
 
 
 def test_without_a_fitting_drafter_the_text_drafts(known: HubServer, tiny: Tiny, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_checkpoint_of_the_hub_is_converted_and_named_as_the_source(
         assert main(["convert", "hf.co/maker/draft", "--target", str(tiny.target), "-o", str(out)]) == 0
         assert read_keys(out)["eaglecpp.source"] == "maker/draft"
         assert capsys.readouterr().err.endswith(f"use it: `eaglecpp run {tiny.target} --draft {out}`\n")
-    assert len(maker.content_requests()) == 1, "the second run downloads nothing"
+    assert len(maker.content_requests()) == 1, "the second run must download nothing"
 
 
 def test_unavailable_models_are_reported(maker: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,7 +177,7 @@ def test_it_is_listed_shown_copied_and_inherited_but_not_removed(
     assert (brief.kind, brief.modelfile.system, brief.draft is not None) == ("store", "Be brief.", True)
     assert installed.is_file()
     assert main(["cp", "brief", "smollm2"]) == 0
-    assert find_target("smollm2").modelfile.system == "Be brief.", "a stored model of that name comes first"
+    assert find_target("smollm2").modelfile.system == "Be brief.", "a stored model must take precedence"
 
 
 def test_the_target_is_read_only_for_a_copy_of_it(installed: Path, stores: Stores) -> None:

@@ -205,7 +205,7 @@ def test_a_cache_saves_the_download_and_is_checked(
     assert len(models.content_requests()) == 1
     assert find_target(f"hf.co/{REPO}:Q8_0").target.read_bytes() == data + b"q8"
     monkeypatch.setenv("MODEL_ENDPOINT", "http://127.0.0.1:9")
-    assert fetch(stores, f"hf.co/{REPO}").own, "a Hub that does not answer counts as offline"
+    assert fetch(stores, f"hf.co/{REPO}").own, "an unreachable Hub must count as offline"
     with pytest.raises(OfflineError, match=r"user/other: cannot reach 127\.0\.0\.1"):
         fetch(stores, "hf.co/user/other")
 

@@ -93,7 +93,7 @@ def test_the_size_is_announced_and_kept(models: Models, tmp_path: Path) -> None:
     planned = re.search(r"0 conversations cached, 5 to capture, ([\d.]+) KB", plan)
     taken = sum(path.stat().st_size for path in captures(folder)) / 1000
     assert planned and 0.9 * float(planned[1]) < taken <= float(planned[1]) + 1
-    assert steps[0] == (-1, -1), "announced before the first capture"
+    assert steps[0] == (-1, -1), "the plan must be reported before the first capture"
     assert steps[-1] == (sum(LENGTHS), sum(LENGTHS))
 
 

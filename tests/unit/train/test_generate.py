@@ -61,7 +61,7 @@ def test_answers_equal_the_engines(engine: Engine, prompts: Path, tmp_path: Path
         assert one.tokens.tolist() == answer["prompt_tokens"] + answer["answer_tokens"]
         assert one.turns.tolist() == [0] * n_prompt + [1] * n_answer
     assert answers[0]["prompt_tokens"] == answers[3]["prompt_tokens"]
-    assert answers[0]["answer_tokens"] != answers[3]["answer_tokens"], "each position has its own seed"
+    assert answers[0]["answer_tokens"] != answers[3]["answer_tokens"], "each position must have its own seed"
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_left_out_rows_are_those_that_thinned_steps_leave_out(kind: str) -> None
         for k, rows in enumerate(thin.counted):
             assert not (k and seen[k] & set(rows.tolist()))
             seen[k] |= set(rows.tolist())
-    assert seen == [set(rows.tolist()) for rows in whole.counted], "together they are all rows"
+    assert seen == [set(rows.tolist()) for rows in whole.counted], "all parts together must have all rows"
 
 
 @pytest.mark.parametrize("chains", ["some", "none"])
