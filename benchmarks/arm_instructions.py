@@ -42,7 +42,7 @@ def main() -> None:
     missing = [name for name in (CC, CXX, EMULATOR) if shutil.which(name) is None]
     if missing:
         sys.exit(
-            f"{', '.join(missing)} not found; on Debian: apt-get install g++-aarch64-linux-gnu qemu-user"
+            f"{', '.join(missing)} not found. On Debian, run apt-get install g++-aarch64-linux-gnu qemu-user"
         )
     plugin = built_plugin()
     programs = {name: built(args.llama_cpp, name, arch) for name, arch in KERNELS.items()}

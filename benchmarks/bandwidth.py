@@ -81,13 +81,13 @@ def built(source: str, name: str, *options: str) -> ctypes.CDLL:
     """
     compiler = shutil.which("c++" if name.endswith(".cpp") else "cc")
     if compiler is None:
-        raise SystemExit("measuring the read bandwidth needs a C compiler; none was found")
+        raise SystemExit("measuring the bandwidth needs a C compiler: install gcc or clang")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, name).write_text(source, encoding="ascii")
         command = [compiler, "-O3", "-shared", "-fPIC", "-pthread", *options, name, "-o", "loop.so"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise SystemExit(f"{compiler} could not compile the loop that reads memory\n{done.stderr}")
+            raise SystemExit(f"{compiler} failed to compile the loop that reads memory:\n{done.stderr}")
         return ctypes.CDLL(str(Path(folder, "loop.so")))
 
 
@@ -95,5 +95,5 @@ def read_bandwidth(n_threads: int, repeats: int = 3) -> float:
     """Returns the read bandwidth of all threads together in GB/s, the maximum of a few passes over 1 GB."""
     speed = float(_compiled().read_bandwidth(N_BYTES, n_threads, repeats))
     if speed == 0.0:
-        raise SystemExit("no memory for 1 GB to read")
+        raise SystemExit("the read bandwidth is measured with 1 GB, but this memory is not free")
     return speed

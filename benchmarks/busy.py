@@ -110,7 +110,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--draft", type=Path)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of one measurement")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of one measurement")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

@@ -86,7 +86,7 @@ def warn_if_busy() -> None:
     meaningless.
     """
     if hasattr(os, "getloadavg") and os.getloadavg()[0] > 0.5:
-        note(f"load average is {os.getloadavg()[0]:.1f}: other programs run, so expect useless figures")
+        note(f"load average {os.getloadavg()[0]:.1f}: other programs disturb the measurements")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

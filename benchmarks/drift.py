@@ -118,12 +118,12 @@ def measured(
         cell.timings += done.timings
         drafted_ms += ms_a_token(done.timings)
         if said.setdefault((*one, temperature), done.tokens) != done.tokens:
-            note(f"{where}, text {number}: text differs from the previous drafter's")
+            note(f"{where}, text {number}: the text differs from the text with the previous drafter")
         if args.plain:
             alone = engine.generate(one, strategy="off", **options)
             plain_ms += ms_a_token(alone.timings)
             if alone.tokens != done.tokens:
-                note(f"{where}, text {number}: text differs from the one without drafts")
+                note(f"{where}, text {number}: the text differs from the text without drafts")
     return cell, plain_ms / drafted_ms if args.plain else 0.0
 
 
@@ -176,17 +176,17 @@ def parse() -> argparse.Namespace:
 
     parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--draft", type=Path, action="append", required=True, help="repeatable")
-    parser.add_argument("--draft-window", type=int, action="append", default=[], help="repeatable")
-    parser.add_argument("--texts", type=Path, action="append", default=[], help="repeatable")
+    parser.add_argument("--draft", type=Path, action="append", required=True, help="drafter; repeatable")
+    parser.add_argument("--draft-window", type=int, action="append", default=[], help="tokens; repeatable")
+    parser.add_argument("--texts", type=Path, action="append", default=[], help="file or folder; repeatable")
     parser.add_argument("--lengths", type=numbers(int), default=[1024, 4096, 8192, 16384, 32768])
-    parser.add_argument("--forms", type=numbers(str), default=[], help=f"of: {', '.join(FORMS)}")
+    parser.add_argument("--forms", type=numbers(str), default=[], help=f"some of {', '.join(FORMS)}")
     parser.add_argument("--temperature", type=numbers(float), default=[0.7])
-    parser.add_argument("--limit", type=int, default=8, help="texts")
-    parser.add_argument("--overlap", type=int, default=1, help="positions within each longest length")
-    parser.add_argument("--n-tokens", type=int, default=96, help="of an answer")
-    parser.add_argument("--strategy", help="default: a chain of the widest block, or of five")
-    parser.add_argument("--plain", action="store_true", help="also answer without drafts, and compare")
+    parser.add_argument("--limit", type=int, default=8, help="maximum number of texts")
+    parser.add_argument("--overlap", type=int, default=1, help="number of positions in a document")
+    parser.add_argument("--n-tokens", type=int, default=96, help="maximum tokens of an answer")
+    parser.add_argument("--strategy", help="default: a chain of the widest block, else of five")
+    parser.add_argument("--plain", action="store_true", help="also answer without drafts, and compare speeds")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

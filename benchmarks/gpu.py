@@ -68,16 +68,16 @@ def main() -> None:
     parser.add_argument("--demo", nargs=2, action="append", default=[], metavar=("TARGET", "DRAFT"))
     parser.add_argument("--rows", action="append", default=[], metavar="TARGET")
     parser.add_argument("--sizes-of-8b", type=Path, metavar="FOLDER")
-    parser.add_argument("--server", type=Path, help="llama.cpp's llama-server")
+    parser.add_argument("--server", type=Path, help="path of llama.cpp's llama-server")
     parser.add_argument("-ngl", type=int, default=-1)
-    parser.add_argument("--threads", default="0", help="0: the default")
+    parser.add_argument("--threads", default="0", help="numbers of threads; 0 = the default")
     parser.add_argument("--users", default="1,4")
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--without-gpu", action="store_true", help="measures the CPU")
+    parser.add_argument("--without-gpu", action="store_true", help="measure the CPU instead of the GPU")
     args = parser.parse_args()
     if len(args.pairs) % 2:
-        parser.error(f"expected a draft after each target, found {' '.join(args.pairs)}")
+        parser.error(f"expected pairs TARGET DRAFT, found {' '.join(args.pairs)}")
     pairs = [(*pair, PROMPTS) for pair in zip(args.pairs[::2], args.pairs[1::2], strict=True)]
     pairs += [(*pair, DEMO) for pair in args.demo]
     say(machine(args.without_gpu))
@@ -105,7 +105,7 @@ def say(lines: list[str]) -> None:
 def machine(without_gpu: bool) -> list[str]:
     gpus = [d for d in system_info()["devices"] if d["kind"] == "gpu"]
     if not gpus and not without_gpu:
-        sys.exit("llama.cpp finds no GPU here: see docs/install.md#gpu (and --no-cache-dir)")
+        sys.exit("llama.cpp finds no GPU. Install it for your GPU: docs/install.md#gpu")
     lines = ["## Machine", "", f"{cpu_name()}, {system_info()['n_cores']} cores"]
     lines.append(f"eaglecpp {eaglecpp.__version__}, llama-cpp-python {versions()['llama_cpp_python']}")
     for d in gpus:

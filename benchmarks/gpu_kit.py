@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--room", type=int, default=64, metavar="MIB")
     args = parser.parse_args()
     if taken := sorted(args.kit.parent.glob(f"{args.kit.name}.tar*")):
-        sys.exit(f"{taken[0]} exists: remove it, or name another file")
+        sys.exit(f"{taken[0]} already exists; remove it or name another file")
     listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, text=True, check=True)
     tracked = sum((ROOT / name).stat().st_size for name in listed.stdout.split("\0")[:-1])
     room = (args.room << 20) - tracked - (1 << 20)  # 1 MiB is reserved for file names and folders

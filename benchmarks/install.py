@@ -66,7 +66,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default=",".join(PACKAGES), help="packages, separated by commas")
+    parser.add_argument("--only", default=",".join(PACKAGES), help="packages to build, separated by commas")
     parser.add_argument("--wheels", type=Path, help="folder that keeps the wheels")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

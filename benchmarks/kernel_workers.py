@@ -201,7 +201,7 @@ class OurRows:
         return self.target.time_rows(prefix, tokens, repeats)
 
     def prompt(self, tokens: list[int]) -> float:
-        raise SystemExit("prompts are timed by the worker 'engine'")
+        raise SystemExit("only the worker 'engine' can time prompts")
 
 
 class OurEngine:
@@ -216,7 +216,7 @@ class OurEngine:
         self.n_vocab = self.engine.n_vocab
 
     def rows(self, prefix: list[int], tokens: list[int], repeats: int) -> list[float]:
-        raise SystemExit("rows are timed by the worker 'rows'")
+        raise SystemExit("only the worker 'rows' can time rows")
 
     def prompt(self, tokens: list[int]) -> float:
         self.engine.clear()

@@ -236,23 +236,23 @@ def parts(text: str) -> list[str]:
 
 def parse() -> argparse.Namespace:
     parser = arguments(__doc__)
-    parser.add_argument("--target", type=Path, action="append", required=True, help="repeatable")
-    parser.add_argument("--llama-bench", type=Path, help="llama.cpp's own benchmark, as a check")
+    parser.add_argument("--target", type=Path, action="append", required=True, help="GGUF; repeatable")
+    parser.add_argument("--llama-bench", type=Path, help="path of llama-bench, used as a check")
     parser.add_argument(
         "--llama-libs", type=Path, help="folder with another build's libggml-cpu, for llama.cpp"
     )
-    parser.add_argument("--ik", type=Path, help="ik_llama.cpp's llama-batched-bench: its rows, repacked")
-    parser.add_argument("--only", type=parts, default=list(PARTS), help=f"of {','.join(PARTS)}")
+    parser.add_argument("--ik", type=Path, help="path of ik_llama.cpp's llama-batched-bench")
+    parser.add_argument("--only", type=parts, default=list(PARTS), help=f"some of {','.join(PARTS)}")
     parser.add_argument(
-        "--option", type=option, action="append", default=[], help="of our engines, NAME=VALUE"
+        "--option", type=option, action="append", default=[], help="NAME=VALUE for our engines"
     )
     parser.add_argument("--turns", type=int, default=6)
-    parser.add_argument("--repeats", type=int, default=5, help="batches in a turn")
-    parser.add_argument("--threads", type=int, default=0, help="0 = physical cores")
+    parser.add_argument("--repeats", type=int, default=5, help="number of batches in a turn")
+    parser.add_argument("--threads", type=int, default=0, help="0 = number of physical cores")
     parser.add_argument(
         "--processor-time",
         action="store_true",
-        help="prompts of 512 in processor time, for busy machines; use --threads 1, as waiting threads count",
+        help="processor time of prompts of 512 tokens, for busy machines; use --threads 1",
     )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

@@ -180,15 +180,13 @@ def main() -> int:
     parser.add_argument("--target", type=Path)
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--llama", action="store_true", help="also read the prompts with llama.cpp")
-    parser.add_argument(
-        "--heads", type=int, default=2, help="query heads of the tiny target; they share keys"
-    )
-    parser.add_argument("--texts-only", action="store_true", help="without batches of 1 and 4 rows")
+    parser.add_argument("--heads", type=int, default=2, help="number of query heads of the tiny target")
+    parser.add_argument("--texts-only", action="store_true", help="do not measure batches of 1 and 4 rows")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if (args.target is None) != (args.draft is None):
-        parser.error("--target and --draft go together")
+        parser.error("--target needs --draft, and --draft needs --target")
     warn_if_busy()
     with tempfile.TemporaryDirectory() as folder:
         target, draft = args.target, args.draft

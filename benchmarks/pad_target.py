@@ -58,7 +58,7 @@ class Plan:
 def field(reader: GGUFReader, key: str) -> Any:
     found = reader.get_field(key)
     if found is None:
-        raise SystemExit(f"{key} is missing: not a decoder GGUF?")
+        raise SystemExit(f"{key} is missing; expected the GGUF of a decoder")
     return found.contents()
 
 
@@ -79,7 +79,7 @@ def make_plan(reader: GGUFReader, n_layers: int | None, ffn: int | None) -> Plan
         )
     for tensor in reader.tensors:
         if REFUSED.search(tensor.name):
-            raise SystemExit(f"{tensor.name}: only plain dense decoders can be padded")
+            raise SystemExit(f"{tensor.name}: expected a tensor of a plain dense decoder")
     starts = [i * n_layers // n_trained for i in range(n_trained)]
     source = [max(j for j, start in enumerate(starts) if start <= i) for i in range(n_layers)]
     return Plan(source, [i in starts for i in range(n_layers)], ffn)
@@ -240,7 +240,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     if (args.draft is None) != (args.draft_out is None):
-        parser.error("--draft and --draft-out go together")
+        parser.error("--draft needs --draft-out, and --draft-out needs --draft")
     return args
 
 

@@ -73,9 +73,9 @@ def measure(n: int, draft: str | None, temperature: float, args: argparse.Namesp
             n_bytes = max(path.stat().st_size for path in Path(folder).iterdir())
     made = [*read, *kept, *again]
     if any(one["tokens"] != made[0]["tokens"] for one in made):
-        raise SystemExit(f"texts differ: {n} tokens, draft {draft}, temperature {temperature}")
+        raise SystemExit(f"texts differ: prompt of {n} tokens, draft {draft}, temperature {temperature}")
     if any(one["reused_n"] < 0.9 * n for one in again):
-        raise SystemExit(f"the file was not used: {n} tokens, draft {draft}")
+        raise SystemExit(f"the file was not used: prompt of {n} tokens, draft {draft}")
     read_ms, again_ms = (median([one["first_ms"] for one in each]) for each in (read, again))
     read_cpu, again_cpu = (min(one["first_cpu_ms"] for one in each) for each in (read, again))
     return {
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--target")
     parser.add_argument("--draft")
     parser.add_argument(
-        "--hybrid", type=int, metavar="WIDTH", help="of a target made up, instead of --target"
+        "--hybrid", type=int, metavar="WIDTH", help="instead of --target, make a random target of this width"
     )
     parser.add_argument("--tokens", type=int, nargs="+", default=[1000, 4000, 8000])
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.0, 0.8])

@@ -164,7 +164,7 @@ def _document(entry: dict[str, Any], n_chars: int) -> str:
     try:
         text = where.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        print(f"documents: {where} is not on this machine; its question is left out", file=sys.stderr)
+        print(f"documents: {where} is missing, so the question about it is left out", file=sys.stderr)
         return ""
     at = int(entry["at"])
     return text[at : at + n_chars]

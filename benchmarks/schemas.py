@@ -48,8 +48,8 @@ def main() -> None:
     parser.add_argument("--schemas", type=Path, required=True)
     parser.add_argument("--llama-server", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--limit", type=int, default=30, help="schemas to compile of each category")
-    parser.add_argument("--answers", type=int, default=6, help="of each category")
+    parser.add_argument("--limit", type=int, default=30, help="number of schemas to compile in each category")
+    parser.add_argument("--answers", type=int, default=6, help="number of answers in each category")
     args = parser.parse_args()
     rng, n_all = random.Random(1), 0
     found: dict[str, Counter[str]] = {who: Counter() for who in ("target-only", "auto", "llama-server")}

@@ -157,9 +157,9 @@ def main() -> None:
     parser.add_argument("--target", type=Path)
     parser.add_argument("--draft", type=Path)
     parser.add_argument(
-        "--their-draft", type=Path, help="a drafter for llama-server, too; it reads EAGLE-3, not 3.1"
+        "--their-draft", type=Path, help="drafter for llama-server, which reads EAGLE-3 but not 3.1"
     )
-    parser.add_argument("--depths", default="1,2,3,5", help="of llama-server's drafts; the best counts")
+    parser.add_argument("--depths", default="1,2,3,5", help="numbers of drafts; the best counts")
     parser.add_argument("--users", default="1,4,16")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--prompt-tokens", type=int, default=100)
@@ -169,13 +169,13 @@ def main() -> None:
         help="questions (JSONL, see questions.py) or JSON with prompt_ids; default: random tokens",
     )
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--no-cache", action="store_true", help="every prompt is read in full")
+    parser.add_argument("--no-cache", action="store_true", help="read every prompt in full")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--n-ctx", type=int, default=1024)
-    parser.add_argument("--json", type=Path, help="results are added to this file")
-    parser.add_argument("--report", type=Path, help="only prints the results in this file")
-    parser.add_argument("--picture", type=Path, help="PNG of the results in --report")
+    parser.add_argument("--json", type=Path, help="file to which results are added")
+    parser.add_argument("--report", type=Path, help="only print the results in this file")
+    parser.add_argument("--picture", type=Path, help="PNG file for a chart of the results in --report")
     args = parser.parse_args()
     if args.report:
         runs = json.loads(args.report.read_text(encoding="utf-8"))["runs"]
@@ -301,7 +301,7 @@ def draw(path: Path, runs: Sequence[dict[str, Any]]) -> None:
     for each target and temperature.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise SystemExit("no picture: matplotlib is not installed")
+        raise SystemExit("--picture needs matplotlib: pip install matplotlib")
     from matplotlib.figure import Figure
 
     speed = {key_of(row): row["tokens_s"] for row in runs}

@@ -186,7 +186,7 @@ def over_seeds(
 
 def measure_speed(args: argparse.Namespace, sets: Sets, seconds: float) -> dict[str, Any]:
     if args.llama_server is None:
-        raise SystemExit("speed: --llama-server is needed: speeds are over llama.cpp's own decoding")
+        raise SystemExit("the part speed needs --llama-server, because speeds are relative to llama.cpp")
     files = [(path, args.draft) for path in (args.target, *args.speed_target)] + args.padded
     # The questions come from each set in turn.
     mixed = [one for row in itertools.zip_longest(*sets.values()) for one in row if one is not None]
@@ -279,10 +279,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--strategy",
         action="append",
-        help="length: instead of a chain of the widest drafter and trees of 8 and 12; repeatable",
+        help="strategy for the part length, instead of a chain and trees of 8 and 12 nodes; repeatable",
     )
     parser.add_argument(
-        "--speed-target", type=Path, action="append", default=[], help="requantised; repeatable"
+        "--speed-target", type=Path, action="append", default=[], help="target in another type; repeatable"
     )
     parser.add_argument(
         "--padded",
@@ -297,11 +297,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sets", type=names(SETS), default=list(SETS))
     parser.add_argument("--measure", type=names(tuple(MEASURES)), default=["length"])
     parser.add_argument("--temperature", dest="temperatures", type=numbers, default=[0.0, 0.7])
-    parser.add_argument("--limit", type=int, default=None, help="first N questions of each category")
+    parser.add_argument("--limit", type=int, default=None, help="number of questions of each category")
     parser.add_argument("--n-tokens", type=int, default=512, help="maximum tokens of an answer")
-    parser.add_argument("--seeds", type=int, default=1, help="length: sampled answers to each question")
-    parser.add_argument("--document", type=int, default=6000, help="characters of a document")
-    parser.add_argument("--minutes", type=float, default=60.0, help="end after this time")
+    parser.add_argument("--seeds", type=int, default=1, help="number of sampled answers to each question")
+    parser.add_argument("--document", type=int, default=6000, help="maximum characters of a document")
+    parser.add_argument("--minutes", type=float, default=60.0, help="minutes after which the run ends")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--json", type=Path)
     return parser.parse_args()

@@ -390,7 +390,7 @@ def main() -> None:
         )
     )
     print(f"\nwrong: {len(tally.wrong)}; inexact answers, not compared: {tally.inexact}")
-    print(f"at the end {health['running']} running, {health['waiting']} waiting")
+    print(f"at the end: {health['running']} running, {health['waiting']} waiting")
     print(f"prompt tokens that conversations found: {tally.reused}")
     n_5xx = sum('status="5' in line for line in metrics.splitlines())
     models = {"target": args.target} | ({"draft": args.draft} if args.draft else {})

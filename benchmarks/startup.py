@@ -90,9 +90,9 @@ def chosen(target: Path | None, draft: Path | None) -> tuple[list[str], dict[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--target", type=Path, help="default: smollm2")
-    parser.add_argument("--draft", type=Path, help="only with --target; smollm2 has its own")
+    parser.add_argument("--draft", type=Path, help="drafter of --target; smollm2 has its own drafter")
     parser.add_argument("--prompt", default="Hello")
-    parser.add_argument("--threads", type=int, default=0, help="0 = physical cores")
+    parser.add_argument("--threads", type=int, default=0, help="0 = number of physical cores")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -112,7 +112,7 @@ def main() -> None:
         for name, values in times.items()
     ]
     print(table(("what", "median ms", "fastest ms", "x import llama_cpp"), rows))
-    note(f"medians of {args.repeats} rounds, taken in turns")
+    note(f"median times of {args.repeats} rounds, in which the commands take turns")
     write_json(args.json, {"times_ms": times, **facts(models, repeats=args.repeats, prompt=args.prompt)})
 
 

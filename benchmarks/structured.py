@@ -113,8 +113,8 @@ def main() -> None:
     parser.add_argument("target", type=Path)
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("-n", type=int, default=3, help="seeds")
-    parser.add_argument("--law", type=int, default=0, help="compare N answers with target-only ones instead")
+    parser.add_argument("-n", type=int, default=3, help="number of seeds")
+    parser.add_argument("--law", type=int, default=0, help="compare N answers with target-only answers")
     args = parser.parse_args()
     options = {"n_ctx": 2048, "n_threads": args.threads}
     with Engine.open(args.target, draft=args.draft, **options) as engine:

@@ -23,7 +23,7 @@ def main() -> None:
             print(chunk.text, end="", flush=True)
             n_tokens += len(chunk.tokens)
             n_guessed += sum(chunk.accepted)
-    print(f"\n{n_guessed} of {n_tokens} tokens were guessed by the drafter", file=sys.stderr)
+    print(f"\n{n_guessed} of {n_tokens} tokens were proposed by the drafter", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=1, help="seed of the `rng` fixture")
-    parser.addoption("--limit", type=float, default=600.0, help="seconds after which a test has failed")
+    parser.addoption("--limit", type=float, default=600.0, help="maximum seconds of a test")
 
 
 def pytest_configure(config: pytest.Config) -> None:

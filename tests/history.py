@@ -47,7 +47,7 @@ def main() -> int:
     )
     found = stale(done.stdout)
     for one in found:
-        print(f"{one} set back to older contents; write Revert into the subject if that is meant")
+        print(f"{one} set back to older contents; if this is intended, write Revert into the subject")
     return 1 if found else 0
 
 

@@ -66,7 +66,7 @@ def fetch_sources(version: str | None, folder: Path) -> tuple[str, Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("version", nargs="?", help="the newest release unless given")
+    parser.add_argument("version", nargs="?", help="default: the newest release")
     wanted = parser.parse_args().version
     with tempfile.TemporaryDirectory() as name:
         version, sources = fetch_sources(wanted, Path(name))

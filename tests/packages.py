@@ -122,7 +122,7 @@ def try_out(wheels: list[Path], folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--installed", action="store_true", help="take the installed package, compile nothing"
+        "--installed", action="store_true", help="use the installed package and compile nothing"
     )
     parser.add_argument("--out", type=Path, help="empty folder that keeps the packages")
     args = parser.parse_args()

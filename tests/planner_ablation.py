@@ -56,7 +56,7 @@ def build(source: Path, folder: Path, rules: list[dict[str, str]]) -> list[Path]
         path = folder / "native" / "algo" / rule["file"]
         text = path.read_text()
         if text.count(rule["from"]) != 1:
-            sys.exit(f"{rule['name']}: {rule['from']!r} is not exactly once in {rule['file']}")
+            sys.exit(f"{rule['name']}: {rule['from']!r} must occur exactly once in {rule['file']}")
         switched = FORMS[rule.get("kind", "expression")].format(**rule).replace("RULE", str(i))
         path.write_text(text.replace(rule["from"], switched.replace(f"rule_off({i})", f"::rule_off({i})")))
     options = ("PYTHON=OFF", "TESTS=ON", "ALGO_ONLY=ON")

@@ -112,7 +112,7 @@ def documented_calls() -> None:
         options = ("--check-untyped-defs", "--follow-imports=silent", "--config-file=")
         run(sys.executable, "-m", "mypy", *options, *modules, cwd=folder, environment=path)
         if importlib.util.find_spec("basedpyright") is None:
-            print("basedpyright is not installed: the code of pages is checked only by mypy", flush=True)
+            print("basedpyright is not installed, so only mypy checks the code of the pages", flush=True)
             return
         settings = {"include": [str(m) for m in modules], "extraPaths": [str(ROOT)]}
         settings |= {"typeCheckingMode": "standard"}
@@ -300,9 +300,9 @@ def fuzz() -> None:
             limits = (f"-max_total_time={FUZZ_SECONDS}", "-rss_limit_mb=2048")
             run(programs / "fuzz_draft_file", *limits, corpus, cwd=folder)
         else:
-            print("no clang++ with libFuzzer found: the GGUF reader is not fuzzed", flush=True)
+            print("no clang++ with libFuzzer was found, so the GGUF reader is not fuzzed", flush=True)
     if bodies.returncode != 0:
-        sys.exit("a running server failed on a body")
+        sys.exit("a running server failed on a body; see the file above")
 
 
 def docs() -> None:

@@ -24,8 +24,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("target")
-    parser.add_argument("-n", type=int, default=100, help="questions of each kind")
-    parser.add_argument("--show", type=int, default=0, help="wrong answers of each kind to print")
+    parser.add_argument("-n", type=int, default=100, help="number of questions of each kind")
+    parser.add_argument("--show", type=int, default=0, help="number of wrong answers of each kind to print")
     options = parser.parse_args()
     dialogues = Dialogues(collect())
     rng = random.Random(7)

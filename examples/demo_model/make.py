@@ -50,8 +50,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("-o", "--out", type=Path, default=Path("build"))
-    parser.add_argument("--minutes", type=float, default=60.0, help="training time of the target")
-    parser.add_argument("--draft-minutes", type=float, default=30.0, help="training time of the drafter")
+    parser.add_argument("--minutes", type=float, default=60.0, help="minutes to train the target")
+    parser.add_argument("--draft-minutes", type=float, default=30.0, help="minutes to train the drafter")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
         "--prompts", type=int, default=6000, help="number of questions for the target to answer"

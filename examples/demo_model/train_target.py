@@ -36,7 +36,7 @@ def main() -> None:
     )
     parser.add_argument("-o", "--out", type=Path, default=Path("build"))
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--batch-tokens", type=int, default=8192, help="per step, over all processes")
+    parser.add_argument("--batch-tokens", type=int, default=8192, help="tokens per step, in all processes")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(

@@ -234,11 +234,13 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--source", type=Path, help="llama.cpp's sources; needed to build --models")
-    parser.add_argument("--libraries", type=Path, help="folder of its libllama and libllama-common")
+    parser.add_argument("--libraries", type=Path, help="folder with llama.cpp's libllama and libllama-common")
     parser.add_argument("--models", type=Path, default=Path("build/architectures"))
     parser.add_argument("--types", nargs="+", default=["F32", "Q8_0", "Q4_0"])
-    parser.add_argument("--only", default="", help="names that match this")
-    parser.add_argument("--mutations", action="store_true", help="test files with a tensor missing or halved")
+    parser.add_argument("--only", default="", help="regular expression for names of architectures")
+    parser.add_argument(
+        "--mutations", action="store_true", help="test files in which a tensor is missing or halved"
+    )
     return parser.parse_args()
 
 

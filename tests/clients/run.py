@@ -113,7 +113,7 @@ def run(name: str) -> bool:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        print(f"{name:<24} took longer than {SECONDS} s", flush=True)
+        print(f"{name:<24} did not end within {SECONDS} s", flush=True)
         return False
     said = [line for line in done.stdout.splitlines() if line.startswith("ok: ")]
     print(f"{name:<24} {said[-1] if done.returncode == 0 and said else done.stdout}", flush=True)

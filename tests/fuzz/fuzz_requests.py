@@ -312,7 +312,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
-    parser.add_argument("--body", type=Path, help="a file that an earlier run left")
+    parser.add_argument("--body", type=Path, help="file with a body that an earlier run has stored")
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
     rng = random.Random(given.seed)

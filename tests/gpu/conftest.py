@@ -78,7 +78,7 @@ def device(servers: tuple[str, ...]) -> Device:
         rpc.connect(servers)
     found = [d for d in system_info()["devices"] if d["kind"] == "gpu"]
     if not found:
-        pytest.skip("no GPU backend found; `python tests/run.py gpu` builds some")
+        pytest.skip("no GPU backend found; `python tests/run.py gpu` builds backends")
     name = found[0]["name"]
     return Device(name, name.startswith(("Counting", "RPC")), "llvmpipe" in found[0]["description"])
 
@@ -118,7 +118,7 @@ def open_engine(it: ConvertedPair, device: Device) -> Callable[..., eaglecpp.Eng
 def counts(device: Device) -> Callable[[], Counts]:
     """Returns the counters of the counting device, or zeros on other devices."""
     if not device.name.startswith("Counting"):
-        pytest.skip(f"{device.name} does not count")
+        pytest.skip(f"{device.name} does not count operations")
     read = ctypes.CDLL(os.environ["GGML_BACKEND_PATH"]).eaglecpp_counts
     read.restype = Counts
     return read

@@ -90,7 +90,7 @@ def test_a_tied_head_is_shared_without_a_copy(
     needs no copy of them.
     """
     if servers:
-        pytest.skip("the drafter is not on the servers")
+        pytest.skip("this test needs a drafter on the servers")
     target = make_target(tmp_path)
     weights = {name: value for name, value in target.weights.items() if name != "lm_head.weight"}
     tied = tmp_path / "tied.gguf"

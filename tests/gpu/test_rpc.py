@@ -16,7 +16,7 @@ from helpers.tiny_arch import make_head_file, make_with_assistant, make_with_hea
 from .conftest import SERVERS
 
 pytestmark = pytest.mark.skipif(
-    SERVERS == 0, reason="no RPC servers running; `python tests/run.py gpu` starts some"
+    SERVERS == 0, reason="no RPC server is running; `python tests/run.py gpu` starts servers"
 )
 
 BEGIN = """
