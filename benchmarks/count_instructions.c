@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// A plugin for qemu's user emulators (plugin interface 1). Prints the number of instructions that the program executed.
+// A plugin for qemu's user emulators (plugin interface 1). It prints the number of instructions that a program executed.
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
-// These are the parts of qemu-plugin.h that the plugin uses, because Debian's packages do not include the header.
+// Debian's packages do not include qemu-plugin.h. The plugin uses only these parts of the header.
 typedef uint64_t qemu_plugin_id_t;
 struct qemu_plugin_tb;
 enum qemu_plugin_op { QEMU_PLUGIN_INLINE_ADD_U64 };
@@ -18,7 +18,7 @@ void qemu_plugin_outs(const char * text);
 
 __attribute__((visibility("default"))) int qemu_plugin_version = 1;
 
-static uint64_t n_instructions;  // of all threads; the programs have one
+static uint64_t n_instructions;  // number of instructions of all threads together
 
 static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb * tb) {
     (void)id;

@@ -23,7 +23,7 @@ class Chart(NamedTuple):
     header: str
     columns: dict[int, str]
     title: str
-    baseline: str = "llama.cpp"  # label of 1.0
+    baseline: str = "llama.cpp"  # name of the baseline, which is at 1.0
 
 
 OVER_LLAMA = "Speed over llama.cpp's target-only decoding, two cores, greedy"

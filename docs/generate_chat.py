@@ -22,8 +22,9 @@ from helpers.terminal import CTRL_D, ENTER, Terminal
 OUT = Path(__file__).with_name("chat.svg")
 QUESTION = "Write a Python function that returns the largest number of a list."
 COLUMNS, ROWS = 96, 28
-WIDTH, HEIGHT, MARGIN = 8.4, 18, 14  # pixels: width of a character, height of a line, border
-WORDS = re.compile(r"\S+(?: \S+)*")  # no blanks at the ends, since some renderers drop them
+WIDTH, HEIGHT, MARGIN = 8.4, 18, 14  # width of a character, height of a line, and border, in pixels
+# Matches text without blanks at its ends, because some renderers drop such blanks.
+WORDS = re.compile(r"\S+(?: \S+)*")
 COLOURS = {
     "default": "#d4d4d4",
     "green": "#6fdc8c",
@@ -36,7 +37,7 @@ COLOURS = {
 def record() -> list[list[Char]]:
     """Returns the lines of a short chat, without blank lines at the end."""
     command = [sys.executable, "-P", "-m", "eaglecpp", "run", "smollm2", "--temp", "0", "-n", "120"]
-    # outside the checkout, whose sources would hide the installed package
+    # The command runs outside the checkout, because the checkout's sources would hide the installed package.
     with tempfile.TemporaryDirectory() as home:
         terminal = Terminal(command, Path(home), columns=COLUMNS, rows=ROWS, EAGLECPP_HOME=home)
         with terminal:

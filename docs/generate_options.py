@@ -67,7 +67,7 @@ def source() -> str:
 
 def annotation(option: Option) -> str:
     """Returns the type of an option's values."""
-    if option.name == "grammar":  # GBNF text, or llama_cpp's object
+    if option.name == "grammar":  # a grammar is GBNF text or llama_cpp's object
         return "Any"
     if option.choices:
         choices = ", ".join(f'"{choice}"' for choice in option.choices)

@@ -14,4 +14,5 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri != "index.md":
         return markdown
     text = README.read_text(encoding="utf-8").replace("](docs/", "](")
-    return re.sub(r"\[([^]]+)\]\((?:SECURITY|CONTRIBUTING)\.md\)", r"\1", text)  # not part of the site
+    # these two pages are not part of the site
+    return re.sub(r"\[([^]]+)\]\((?:SECURITY|CONTRIBUTING)\.md\)", r"\1", text)

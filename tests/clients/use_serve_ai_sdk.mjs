@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// `eaglecpp serve` with four providers of the AI SDK: text, streams, schemas, tools, cancelled requests, errors.
+// Tests `eaglecpp serve` with four providers of the AI SDK: text, streams, schemas, tools, cancelled requests, errors.
 import assert from "node:assert/strict";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
@@ -10,7 +10,7 @@ import { z } from "zod";
 
 const server = JSON.parse(process.env.EAGLECPP_SERVER), baseURL = `${server.url}/v1`, forced = { toolChoice: "required" };
 
-// `calls`: options that make the provider call a tool, if it can
+// calls: options that force a tool call, for providers that can force a call
 async function tryAll(make, calls) {
   const given = { model: make(server.model), prompt: server.question, temperature: 0, maxOutputTokens: 24, maxRetries: 0 };
   const whole = await generateText(given);
@@ -45,7 +45,7 @@ async function tryAll(make, calls) {
     assert.equal(error.name, "AbortError");
   }
   await assert.rejects(generateText({ ...given, model: make("nobody") }), (error) => {
-    // one of Ollama's providers does not read Ollama's error messages, another drops the status
+    // One of Ollama's providers ignores Ollama's error messages. Another provider drops the status.
     assert.ok(error.statusCode === 404 || (!calls && error.statusCode === undefined), String(error));
     assert.ok(/nobody/.test(error.message) || (!calls && error.statusCode === 404), String(error));
     return true;
@@ -56,7 +56,7 @@ async function tryAll(make, calls) {
   });
 }
 
-await tryAll(createOpenAI({ baseURL, apiKey: "x" }), forced);  // uses /v1/responses
+await tryAll(createOpenAI({ baseURL, apiKey: "x" }), forced);  // this provider uses /v1/responses
 await tryAll(createOpenAICompatible({ name: "x", baseURL, includeUsage: true, supportsStructuredOutputs: true }), forced);
 await tryAll(createOllama({ baseURL: `${server.url}/api` }));
 await tryAll(createOther({ baseURL: server.url }));

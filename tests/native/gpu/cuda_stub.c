@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Replaces libcuda, which comes with NVIDIA's driver, so that ggml's CUDA backend links without a driver. Like NVIDIA's
-// own stub it answers every call with an error (cuda.h: CUDA_ERROR_STUB_LIBRARY).
+// Replaces libcuda, which is part of NVIDIA's driver. With this stub, ggml's CUDA backend links without a driver. Like
+// NVIDIA's own stub, it answers every call with an error (cuda.h: CUDA_ERROR_STUB_LIBRARY).
 #define STUB(name) \
     int name(void) { return 34; }
 

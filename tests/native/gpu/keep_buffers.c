@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// A library for LD_PRELOAD that never destroys Vulkan buffers. Mesa's lavapipe of Debian 12 (22.3.6) crashes if ggml
-// (ggml_vk_preallocate_buffers) or eaglecpp destroys a buffer that was bound to a shader while the device lives on: the
-// queue releases the buffer a second time when the next buffer replaces it. The memory of the buffers is still freed.
-// Also, ggml polls a fence until the fence is ready. If the CPU serves as the GPU, polling takes a core from the work
-// that the fence waits for, so this library yields the core.
+// A library for LD_PRELOAD that never destroys Vulkan buffers, but frees their memory. Mesa's lavapipe of Debian 12
+// (22.3.6) crashes if ggml (ggml_vk_preallocate_buffers) or eaglecpp destroys a buffer that was bound to a shader. The
+// crash comes if the device lives on, because its queue releases the buffer a second time when another buffer replaces
+// it. ggml also polls a fence until the fence is ready. If the CPU serves as the GPU, polling takes a core from the work
+// that the fence waits for. So this library yields the core.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <sched.h>
@@ -38,7 +38,7 @@ static Function get_device_proc_addr(void * device, const char * name) {
     return wrap(name, of_device(device, name));
 }
 
-// Replaces the entry point of the loader's clients.
+// Replaces the function through which clients of the loader find all other functions.
 Function vkGetInstanceProcAddr(void * instance, const char * name) {
     if (!of_instance) of_instance = (GetProcAddr)dlsym(RTLD_NEXT, "vkGetInstanceProcAddr");
     if (!of_instance) {
