@@ -22,12 +22,12 @@ from typing import Any
 
 VENDOR = Path(__file__).parents[1] / "eaglecpp" / "server" / "static" / "vendor"
 
-# package, version, licence, SHA-512 of the archive, browser build, licence file
+# (package, version, licence, SHA-512 of the archive, browser build, licence file)
 LIBRARIES = (
     ("markdown-it", "15.0.3", "MIT",
      "+Az7Ojz3iRGu8KYMvJ6xVhvrxP3eE+vEtJX75Ow88XBpcQNV/0lGX5ZynIIBftREo4DC2jsveAMDaeltmm8QvQ==",
      "dist/browser/markdown-it.umd.min.js", "LICENSE"),
-    ("dompurify", "3.4.18", "Apache-2.0",  # or MPL-2.0
+    ("dompurify", "3.4.18", "Apache-2.0",  # this package is also available under MPL-2.0
      "ofe3wI/uNm68HInABYFJYqQxRw1EaKAjNdrFVKqjUY+UZurvNd2L/HuQe097s/4RivWiZyP6tT7aoT8atjfhwg==",
      "dist/purify.min.js", "LICENSE"),
     ("@highlightjs/cdn-assets", "11.12.0", "BSD-3-Clause",
