@@ -225,7 +225,7 @@ Criterion keeps_sizes(double most_rebuilt) {
             n_rebuilt += r.n_rebuilt;
             n_rounds += (double)r.marks.size();
         }
-        return n_rebuilt <= most_rebuilt * n_rounds ? "" : strf("%.3f of the rounds built", n_rebuilt / n_rounds);
+        return n_rebuilt <= most_rebuilt * n_rounds ? "" : strf("%.3f of the rounds change size", n_rebuilt / n_rounds);
     };
 }
 

@@ -307,7 +307,7 @@ TEST(rows_that_may_be_run_again_cost_twice) {
         return n_drafts;
     };
     const int once = n_verified(false), twice = n_verified(true);
-    CHECK_MSG(once > 20 && twice < once, strf("%d drafts, %d where they may be run again", once, twice));
+    CHECK_MSG(once > 20 && twice < once, strf("%d drafts, and %d drafts if rows may run again", once, twice));
 }
 
 // A block has many rows, and a commit has few rows. If a commit's cost did not count the block's rows, two different

@@ -89,7 +89,7 @@ TEST(a_copied_passage_yields_many_tokens_a_round) {
     for (int i = 0; i < 40; ++i) scene.round(&draft, run_of(30));
     int n = 0;
     for (int i = 0; i < 20; ++i) n += scene.round(&draft, run_of(30));
-    CHECK_MSG(n >= 20 * 10, strf("%d tokens in 20 rounds", n));
+    CHECK_MSG(n >= 20 * 10, strf("found only %d tokens in 20 rounds", n));
     CHECK(scene.n_levels == 0);
 }
 
@@ -102,7 +102,7 @@ TEST(proposals_that_fail_are_not_verified) {
     const int n = scene.n_tokens;
     for (int i = 0; i < 400; ++i) scene.round(&draft, run_of(20, 500));
     const double speed = (scene.n_tokens - n) * plain_ms / (scene.total_ms - ms);
-    CHECK_MSG(speed > 0.995, strf("%.4f of plain", speed));
+    CHECK_MSG(speed > 0.995, strf("%.4f of target-only speed", speed));
 }
 
 // Every round checks its text proposals against the target's tokens. So the planner notices at once when a passage

@@ -124,7 +124,7 @@ class Pair {
         }
         const int n_runs = together_->n_runs();
         together_->commit_together(commits);
-        CHECK_MSG(together_->n_runs() == n_runs + 1 || n_pending[0] > 100, what + ": more than one graph");
+        CHECK_MSG(together_->n_runs() == n_runs + 1 || n_pending[0] > 100, what + ": expected a single graph");
         for (size_t w = 0; w < who.size(); ++w) {
             alone_->commit_together(
                 {{b_[who[w]].get(), rows[w].hidden_states(), rows[w].tokens.data(), n_ahead(widths[w])}});
@@ -202,8 +202,8 @@ class Pair {
         every_number_of_rows(what);
         const EaglecppCounts before = eaglecpp_counts();
         for (int i = 0; i < 3; ++i) every_number_of_rows(what + strf(", conversation %d", i + 1));
-        CHECK_MSG(eaglecpp_counts().allocations == before.allocations, what + ": device memory is allocated anew");
-        CHECK_MSG(eaglecpp_counts().frees == before.frees, what + ": device memory is freed");
+        CHECK_MSG(eaglecpp_counts().allocations == before.allocations, what + ": device memory was allocated again");
+        CHECK_MSG(eaglecpp_counts().frees == before.frees, what + ": device memory was freed");
     }
 
     // A chain that is drafted in the graph of its commit equals a chain that is drafted step by step. The former waits
@@ -305,7 +305,7 @@ void check(const DraftFile & file, Kind of, const Place & place, bool flash_attn
     pair.caches_serve_again(kind);
     if (!place.device || pair.spec().is_block()) return;
     pair.steps_are_levels(kind);
-    CHECK_MSG(eaglecpp_counts().misaligned == n_misaligned, kind + ": shaders cannot bind what is read");
+    CHECK_MSG(eaglecpp_counts().misaligned == n_misaligned, kind + ": a shader cannot bind the offset of its source");
 }
 
 }  // namespace

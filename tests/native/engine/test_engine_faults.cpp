@@ -310,7 +310,7 @@ TEST(a_step_of_several_is_all_or_nothing) {
         CHECK_THROWS(engine.step({a, b}), "no memory");
         n_logits = -1;
         CHECK_MSG(engine.sequence(a).tokens == given,
-                  strf("%zu tokens, %zu were given", engine.sequence(a).tokens.size(), given.size()));
+                  strf("found %zu tokens, expected %zu", engine.sequence(a).tokens.size(), given.size()));
         CHECK(test::generate(engine, a, prompt, test::greedy({}, 40)) == fresh);
     }
 }

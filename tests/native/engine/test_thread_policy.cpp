@@ -88,7 +88,7 @@ TEST(a_busy_machine_gets_fewer_threads_at_once_and_later_all) {
     CHECK(policy.n_threads(Kind::prompt) == 1);
     // While other programs run, decodes keep one thread.
     const int n_before = m.n_starved, n = m.run_for(policy, 60000.0);
-    CHECK_MSG(m.n_starved == n_before, strf("%d decodes starved", m.n_starved - n_before));
+    CHECK_MSG(m.n_starved == n_before, strf("%d decodes had to wait for a core", m.n_starved - n_before));
     CHECK_MSG(n > 0.85 * 60000.0 / (1.1 * m.work_ms / 0.3), strf("%d decodes", n));
     m.busy = 0.0;
     const double over = m.now;
@@ -138,7 +138,7 @@ TEST(threads_without_cores_are_dropped_for_longer_and_longer) {
     CHECK(policy.is_timed());  // decodes with one thread are timed
     const int n_before = m.n_starved;
     for (const double end = m.now + 60000.0; m.now < end; m.run(policy)) policy.hear_free(2.0, m.now);
-    CHECK_MSG(m.n_starved - n_before <= 12, strf("%d decodes starved", m.n_starved - n_before));
+    CHECK_MSG(m.n_starved - n_before <= 12, strf("%d decodes had to wait for a core", m.n_starved - n_before));
 }
 
 TEST(without_reports_the_number_stays) {

@@ -186,7 +186,7 @@ void check_rows(const char * what, const std::vector<const KernelTable *> & tabl
         }
         if (expected.empty()) expected = single;
         if (std::memcmp(expected.data(), single.data(), single.size() * 4) != 0) {
-            std::printf("%s, %s, %d x %d: other bits than %s\n", what, table->name, (int)n_in, (int)n_out,
+            std::printf("%s, %s, %d x %d: the bits differ from %s\n", what, table->name, (int)n_in, (int)n_out,
                         tables.front()->name);
             CHECK(false);
         }
