@@ -81,7 +81,7 @@ class Reader:
         self._shown: set[Kind] = set()  # kinds of text that the answer has contained so far
         self._last: Kind = "tag"  # kind of the most recent text
         self._has_calls = False
-        self._is_broken = False  # True after an invalid call; later text is then not read as calls
+        self._is_broken = False  # True after an invalid call. The following text is not read as calls.
         self._segments: list[Segment] = []
 
     @property

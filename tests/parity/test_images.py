@@ -246,7 +246,8 @@ def test_an_image_is_recognised_by_its_content(
         one = engine.chat([ask("What is len?", first)], **GREEDY)
         again = engine.chat([ask("What is len?", first)], **GREEDY)
         assert again.tokens == one.tokens
-        # A recurrent state cannot go back by this number of tokens.
+        # The second call keeps the cached prefix, unless the model is recurrent. A recurrent state cannot go
+        # back to the end of the prefix.
         assert engine.chains_only or again.timings.prompt_n == 1
         other = engine.chat([ask("What is len?", second)], **GREEDY)
         assert other.timings.reused_n < other.timings.prompt_n

@@ -71,7 +71,7 @@ function messages(one, end) {
   return [{ role: "system", content: one.system?.trim() }, ...said].filter(({ content }) => content);
 }
 
-// Adds the speed-up by drafting below the first of two answers.
+// Shows under the first answer how much faster drafting made that answer than the second answer.
 function compare(first, second) {
   if (!second.speed) return;
   const n = Math.min(first.n, second.n);

@@ -5,7 +5,8 @@ import { $, html, IconButton, load, save, set, state } from "./base.js";
 import { backUp, chat, restore, saveChat } from "./chats.js";
 import { defaults, loadedModel, loadModels } from "./models.js";
 
-// Each setting has a label, step, maximum and minimum. A phone folds all settings except the first two.
+// Each setting has a label, a step, a maximum and a minimum. On a narrow screen, only the first two settings are shown
+// at first.
 const NUMBERS = {
   temperature: ["Temperature", 0.1, 2], num_predict: ["Max tokens", 1, undefined, 1], num_ctx: ["Context", 1, undefined, 1],
   top_p: ["Top p", 0.05, 1], top_k: ["Top k", 1], min_p: ["Min p", 0.01, 1], repeat_penalty: ["Repeat penalty", 0.05], seed: ["Seed", 1] };

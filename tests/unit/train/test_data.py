@@ -110,9 +110,9 @@ OPEN = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
             "{% endif %}{{ m.content }}" + END + OPEN,
             ["one of the men<|im_end|>", "<think></think>\n how old<|im_end|>"],
         ),
-        # As in DeepSeek-R1's template, the prompt ends in an opened thought, which finished turns lack. The
-        # "\n" of the template and the "\n" of the answer are the same text but different tokens. The tokens
-        # agree up to this point.
+        # As in DeepSeek-R1's template, the prompt ends in an opened thought. Finished turns have no thought.
+        # The "\n" of the template and the "\n" of the answer are the same text but different tokens. The
+        # tokens agree up to this point.
         (
             "{% for m in messages %}" + BEGIN + "{{ m.content }}<|im_end|>{% endfor %}"
             "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}",
