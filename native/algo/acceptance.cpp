@@ -304,7 +304,8 @@ static constexpr float revisit = 0.03f;  // drift towards the mean of the step a
 // mean of this step. Without the drift, a step would never be tried again if its first try was at a bad moment.
 void MeanChances::learn(int depth, const double * a, int n, float p) {
     const int d = row(depth);
-    const float rate = std::max(0.1f, 1.0f / (float)(++n_seen_[d] + 1)) * std::max(p, 0.1f);
+    n_seen_[d] = std::min(n_seen_[d] + 1, 9);
+    const float rate = 1.0f / (float)(n_seen_[d] + 1) * std::max(p, 0.1f);
     for (int i = 0; i < n; ++i) means_[d][i] += rate * ((float)a[i] - means_[d][i]);
     for (int deeper = d + 1; deeper < n_depths; ++deeper) {
         const float pull = n_seen_[deeper] == 0 ? 1.0f : revisit;

@@ -108,7 +108,7 @@ class AcceptanceModel {
                int matched);
 
     // Number of labels (accepted or rejected) of first children that the model has learned from.
-    int n_labels() const { return n_labels_; }
+    int64_t n_labels() const { return n_labels_; }
 
     // The part of the model that is saved to disk. set_state() returns false and keeps the old state if `state` has the
     // wrong form.
@@ -161,7 +161,7 @@ class AcceptanceModel {
     static double side_logit(const Side & side, const TextTerm & text, const Signs & signs);
 
     std::vector<Class> classes_;
-    int n_labels_ = 0;
+    int64_t n_labels_ = 0;
 };
 
 // --- text acceptance ------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class MeanChances {
     static int row(int depth) { return std::clamp(depth, 1, n_depths) - 1; }
 
     std::array<std::array<float, n_ranks>, n_depths> means_;  // indexed by [depth - 1][rank - 1]
-    std::array<int, n_depths> n_seen_{};  // [depth - 1]: number of nodes whose children were counted
+    std::array<int, n_depths> n_seen_{};  // [depth - 1]: number of nodes whose children were counted, up to 9
 };
 
 }  // namespace eaglecpp

@@ -133,7 +133,7 @@ void StepCosts::learn(int n_rows, double ms) {
         if (!is_outlier) slowdown_ *= std::exp(rate_slow * error);
         learn_speed(raw);
     }
-    ++e.n_tried;
+    e.n_tried = std::min(e.n_tried + 1, n_settled);
     // An outlier may be a stall or a change of the machine's speed. Only the following residuals distinguish the two
     // cases.
     e.n_outliers = is_outlier ? e.n_outliers + 1 : 0;
@@ -164,7 +164,8 @@ double StepCosts::jump() const {
 
 // Detects a sudden change of the machine's speed: the recent residuals show a new slowdown.
 void StepCosts::learn_speed(double raw) {
-    residuals_[n_residuals_++ % n_residuals] = raw;
+    residuals_[n_residuals_ % n_residuals] = raw;
+    n_residuals_ = n_residuals_ + 1 < 2 * n_residuals ? n_residuals_ + 1 : n_residuals;
     if (n_residuals_ < n_residuals) return;
     const double shift = lower_median(residuals_, n_residuals) - std::log(slowdown_);
     if (std::fabs(shift) <= jump()) return;
@@ -232,9 +233,11 @@ static constexpr double absurd = 20.0;  // samples above this multiple of the ex
 // and a head.
 static constexpr double commit_share = 0.08, step_share = 0.06;
 
-static double ema(double value, double sample, int n, double step_limit) {
-    const double rate = std::max(0.05, 1.0 / (n + 1));
-    return value + rate * std::clamp(sample - value, -step_limit, step_limit);
+// Returns the moving average `value` after one more sample. n: number of samples so far, up to 20; the weight of a
+// sample does not fall any further.
+static double ema(double value, double sample, int & n, double step_limit) {
+    n = std::min(n + 1, 20);
+    return value + 1.0 / n * std::clamp(sample - value, -step_limit, step_limit);
 }
 
 double CostTable::guess(double share, int n_rows, const StepCosts & costs) const {
@@ -280,7 +283,8 @@ void CostTable::learn_alike(int n_first, int i, int n_rows, double ms) {
     } else if (i == n_first + 1 && slow_ms_ > 0.0 && is_sane(ms, 0.0)) {
         const double over = std::clamp(slow_ms_ - n_first * ms, 0.0, over_max * verify(1));
         const double error = over / slowdown() - change_;
-        change_ += (n_changes_++ == 0 ? 1.0 : error < 0.0 ? rate_less : rate_more) * error;
+        change_ += (!knows_change_ ? 1.0 : error < 0.0 ? rate_less : rate_more) * error;
+        knows_change_ = true;
     }
     learn_verify(n_rows, ms);
 }
@@ -290,9 +294,9 @@ void CostTable::learn_host(bool drafted, double ms) {
     const double sample = std::max(0.0, ms) / slowdown();
     const double limit = 0.2 * verify_.ms(1);
     if (drafted) {
-        host_draft_ = ema(host_draft_, sample, n_host_draft_++, limit);
+        host_draft_ = ema(host_draft_, sample, n_host_draft_, limit);
     } else {
-        host_target_only_ = ema(host_target_only_, sample, n_host_target_only_++, limit);
+        host_target_only_ = ema(host_target_only_, sample, n_host_target_only_, limit);
     }
 }
 
@@ -316,7 +320,7 @@ LearnedState CostTable::state() const {
     // The estimates may exceed the range that set_state() accepts if the machine was suspended for a while.
     const auto time = [](double ms) { return std::clamp(ms, 0.0, ms_max); };
     out["host"] = {time(slowdown() * host_target_only_), time(slowdown() * host_draft_)};
-    if (n_changes_ > 0) out["change"] = {time(change_ms())};
+    if (knows_change_) out["change"] = {time(change_ms())};
     return out;
 }
 
@@ -333,7 +337,7 @@ bool CostTable::set_state(const LearnedState & state) {
         }
         if (name == "change" && v.size() == 1 && are_times) {
             loaded.change_ = v[0];
-            loaded.n_changes_ = 1;
+            loaded.knows_change_ = true;
             continue;
         }
         StepCosts * costs = name == "verify"   ? &loaded.verify_

@@ -130,7 +130,7 @@ class StepCosts {
         int n = 0;                             // samples so far, up to 2 * n_kept
         bool is_guessed = false;               // the first sample was a guess
         int n_outliers = 0;                    // number of consecutive samples far from the price
-        int n_tried = 0;                       // number of samples in this process
+        int n_tried = 0;                       // number of samples in this process, up to n_settled
 
         void restart(double ms, bool is_guess);
         void add(double ms);
@@ -262,7 +262,7 @@ class CostTable {
     double host_target_only_ = 0.0, host_draft_ = 0.0;
     int n_host_target_only_ = 0, n_host_draft_ = 0;
     double change_ = 0.0;
-    int n_changes_ = 0;
+    bool knows_change_ = false;
     double slow_ms_ = 0.0;  // time of the first batches since the batch size changed
     bool is_changed_ = false;
 };
