@@ -7,14 +7,14 @@
 
 namespace eaglecpp {
 
-void Planner::decide_fixed(SequencePlan & plan, int n_left, bool has_drafter) {
+void Planner::decide_fixed(SequencePlan & plan) {
     const Strategy & s = plan.strategy();
-    PlanRound & round = plan.round;
+    BatchPart & round = plan.round;
     round.decision.reason = Reason::off;
     if (s.kind == Strategy::Kind::off) return;
     // Limits the depth. The last token of a generation is the bonus token, so a draft of n_left tokens is too long.
     // Drafts beyond the rows of a batch cannot be verified.
-    round.depth_max = std::min(s.depth, n_left - 1);
+    round.depth_max = std::min(s.depth, round.n_left - 1);
     if (plan.exact.is_exact && n_roots_ == 1) {
         const int n_max = std::min(s.nodes, round.limits.n_nodes), n_nodes = exact_rows_.largest(1 + n_max) - 1;
         round.depth_max = std::min(round.depth_max, n_nodes);
@@ -23,7 +23,7 @@ void Planner::decide_fixed(SequencePlan & plan, int n_left, bool has_drafter) {
         if (n_nodes == 0) return;
     }
     round.decision.reason = Reason::no_match;
-    if (has_drafter || !round.text_draft.empty()) start(plan, Reason::fixed, s.k);
+    if (round.has_drafter() || !round.text_draft.empty()) start(plan, Reason::fixed, s.k);
 }
 
 // Sets the frontier to the k new nodes whose paths have the highest probability, as estimated by the drafter.

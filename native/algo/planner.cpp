@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <functional>
-#include <numeric>
 
 namespace eaglecpp {
 
@@ -20,6 +19,10 @@ constexpr int refresh_least = 5, refresh_max = 200;
 // below a full ledger; otherwise no batch size would ever be tried.
 constexpr double first_use_max = 6.0, first_use_rate = 0.3;
 
+// Largest multiple of the expected time that is charged. The excess counts as a stall of the machine, not as a cost of
+// drafting.
+constexpr double stall = 1.5;
+
 constexpr double best_speed_rate = 0.1;
 constexpr double sure_tokens = 2.0;  // a copy from the text with more expected tokens is verified without the drafter
 constexpr int n_nodes_max = 512;     // maximum number of nodes of all conversations together
@@ -30,19 +33,19 @@ double clean(double ms) {
 
 }  // namespace
 
-void PlanRound::begin(Token root, const PlanLimits & limits_now, int n_left_now, int n_pending_now) {
+void BatchPart::begin(Token root) {
     decision.mode = Decision::Mode::target_only;
     decision.k = decision.depth = decision.n_leaves = decision.n_text = decision.n_forced = 0;
     decision.steps.clear();
     decision.nodes.clear();
     decision.n_tokens = decision.cost = 1.0;
-    limits = limits_now;
-    n_left = n_left_now;
-    n_pending = n_pending_now;
+    limits = {};
+    n_left = n_pending = n_replay = n_committed = first_row = n_prompt_rows = 0;
+    drafts_text = false;
+    text_draft = {};
     tree.reset(root);
     frontier.clear();
-    draft_time = {};
-    n_committed = 0;
+    draft_ms_expected = 0.0;
 }
 
 void Planner::begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation, Exactness exactness) {
@@ -86,10 +89,9 @@ bool Planner::is_calibration_due() const {
 
 // --- decide ---------------------------------------------------------------------------------------------------------
 
-void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
-    PlanRound & round = plan.round;
+void Planner::decide(SequencePlan & plan) {
+    BatchPart & round = plan.round;
     Decision & d = round.decision;
-    round.begin(request.root, request.limits, request.n_left, request.n_pending);
     d.best_speed = plan.text.best_speed;
     if (!plan.exact.is_settled) plan.exact = {is_exact_cheap(plan)};
     if (!options_.pads_rows || !is_change_dear() || !plan.is_auto())
@@ -98,24 +100,23 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
         choose_size(plan);
     if (plan.exact.is_exact) round.limits.n_leaves = std::min(round.limits.n_leaves, round.limits.n_leaves_exact);
     is_exact_ = is_exact_ || plan.exact.is_exact;
-    n_times_ = request.limits.replays ? 2.0 : n_times_;
-    n_replay_ += request.n_replay;
-    take_text(plan, request.text);
-    const bool has_drafter = request.n_pending > 0;
-    if (!has_drafter && !request.text) {
+    n_times_ = round.limits.replays ? 2.0 : n_times_;
+    n_replay_ += round.n_replay;
+    trim_text(plan);
+    if (!round.has_drafter() && !round.drafts_text) {
         d.reason = Reason::off;
-    } else if (request.n_replay > 0) {
+    } else if (round.n_replay > 0) {
         d.reason = Reason::replay;
-    } else if (plan.exact.is_exact && !exact_rows_.allows_any(n_roots_, n_roots_ + request.limits.n_nodes)) {
+    } else if (plan.exact.is_exact && !exact_rows_.allows_any(n_roots_, n_roots_ + round.limits.n_nodes)) {
         d.reason = Reason::inexact;
         plan.exact.cut = 0;
-    } else if (request.n_left < 2 || request.limits.n_nodes < 1) {
+    } else if (round.n_left < 2 || round.limits.n_nodes < 1) {
         d.reason = Reason::room;
     } else if (!plan.is_auto()) {
-        decide_fixed(plan, request.n_left, has_drafter);
+        decide_fixed(plan);
     } else {
-        round.depth_max = std::min({options_.depth, request.n_left - 1, round.limits.depth_max});
-        decide_auto(plan, has_drafter);
+        round.depth_max = std::min({options_.depth, round.n_left - 1, round.limits.depth_max});
+        decide_auto(plan);
     }
 }
 
@@ -123,8 +124,8 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
 // they cost, they are verified together with the drafter's nodes. A likely copy is verified alone, because the
 // drafter's nodes would add less than they cost. The drafter runs only if the ledger covers its cheapest draft, because
 // a draft that cannot be verified is a loss.
-void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
-    PlanRound & round = plan.round;
+void Planner::decide_auto(SequencePlan & plan) {
+    BatchPart & round = plan.round;
     round.text_gain = 0.0;
     round.decision.reason = Reason::calibrating;
     if (is_calibrating_) return;
@@ -132,7 +133,7 @@ void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
     round.text_gain = text_gain(plan);
     const bool is_sure = round.text_gain * plan.text.recent.speed() >= sure_tokens;
     round.decision.reason = Reason::no_match;
-    if (has_drafter && !is_sure) {
+    if (round.has_drafter() && !is_sure) {
         const int n = (int)drafting_.size() + 1;
         const double cost = rounds(costs_.commit(n * round.n_commit_rows()) + costs_.host());
         const double batch = keeps_size(plan) ? rounds(costs_.verify(plan.size.n_rows) - costs_.verify(n_roots_))
@@ -150,7 +151,7 @@ void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
 }
 
 void Planner::start(SequencePlan & plan, Reason reason, int k) {
-    PlanRound & round = plan.round;
+    BatchPart & round = plan.round;
     round.decision.mode = Mode::draft;
     round.decision.reason = reason;
     round.decision.k = k;
@@ -159,8 +160,8 @@ void Planner::start(SequencePlan & plan, Reason reason, int k) {
     round.cursor = 0;
     round.n_draft_rows = 0;
     drafting_.push_back(&plan);
-    if (plan.strategy().is_fixed() && !round.n_pending) round.frontier.clear();
-    if (plan.is_auto() || !round.n_pending) round.pool.add_text(round.text_draft, round.text_a);
+    if (plan.strategy().is_fixed() && !round.has_drafter()) round.frontier.clear();
+    if (plan.is_auto() || !round.has_drafter()) round.pool.add_text(round.text_draft, round.text_a);
     round.decision.n_text = round.pool.n_text();
     round.decision.n_forced = std::min(round.text_draft.n_forced, round.pool.n_text());
 }
@@ -178,8 +179,7 @@ void Planner::open_cost_model(int n_rows, const SequencePlan * plan) {
 }
 
 void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {
-    plan.round.draft_time.expected_ms += costs_.commit(n_rows);
-    plan.round.draft_time.ms += clean(ms);
+    plan.round.draft_ms_expected += costs_.commit(n_rows);
     round_draft_ms_ += clean(ms);
 }
 
@@ -187,11 +187,7 @@ void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {
 
 // Shortens the draft copied from the text to the part that can be emitted and that the strategy allows. The draft ends
 // at an end token.
-void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
-    plan.round.text_draft = {};
-    plan.round.text_a.clear();
-    if (!draft || draft->empty()) return;
-    plan.round.text_draft = *draft;
+void Planner::trim_text(SequencePlan & plan) {
     Tokens & tokens = plan.round.text_draft.tokens;
     const int n_max = std::min(plan.round.n_left - 1, plan.is_auto() ? INT_MAX : plan.strategy().depth);
     int n = 0;
@@ -222,39 +218,34 @@ static constexpr int n_ahead = 2;
 
 // Adds the proposals to the pools and decides whether another draft step gains more than it costs. Each conversation
 // pays for its own rows.
-void Planner::grow(const std::vector<Proposal> & proposals, double ms) {
-    if (proposals.empty()) return;
-    const bool is_first = proposals[0].plan->round.decision.steps.empty();
+void Planner::grow(const std::vector<SequencePlan *> & plans, double ms) {
+    if (plans.empty()) return;
+    const bool is_first = plans[0]->round.decision.steps.empty();
+    const auto n_rows_of = [&](const BatchPart & round) {
+        return is_first ? round.n_commit_rows() : (int)round.frontier.size();
+    };
     int n_all = 0;
-    for (const Proposal & p : proposals) {
-        const PlanRound & round = p.plan->round;
-        n_all += is_first ? round.n_commit_rows() : (int)round.frontier.size();
-    }
+    for (const SequencePlan * plan : plans) n_all += n_rows_of(plan->round);
     const double expected_ms = is_first ? costs_.commit(n_all) : costs_.step(n_all);
     is_first ? costs_.learn_commit(n_all, ms) : costs_.learn_step(n_all, ms);
     round_draft_ms_ += clean(ms);
-    std::vector<SequencePlan *> plans;
-    for (const Proposal & p : proposals) {
-        PlanRound & round = p.plan->round;
-        const int n_rows = is_first ? round.n_commit_rows() : (int)round.frontier.size();
-        const double share = (double)n_rows / std::max(n_all, 1);
-        round.draft_time.expected_ms += share * expected_ms;
-        round.draft_time.ms += share * clean(ms);
-        if (!is_first) round.n_draft_rows += n_rows;
-        add_step(*p.plan, p.children);
-        plans.push_back(p.plan);
+    for (SequencePlan * plan : plans) {
+        const int n_rows = n_rows_of(plan->round);
+        plan->round.draft_ms_expected += (double)n_rows / std::max(n_all, 1) * expected_ms;
+        if (!is_first) plan->round.n_draft_rows += n_rows;
+        add_step(*plan);
     }
     set_frontiers(plans);
 }
 
-void Planner::add_step(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children) {
-    PlanRound & round = plan.round;
+void Planner::add_step(SequencePlan & plan) {
+    BatchPart & round = plan.round;
     round.pool.begin_step();
     round.decision.steps.push_back(round.frontier);
     double a[AcceptanceModel::n_ranks_max];
     for (size_t i = 0; i < round.frontier.size(); ++i) {
         const int32_t parent = round.frontier[i];
-        const DraftPool::Proposals drafted = round.pool.add_children(parent, children[i], round.decision.k);
+        const DraftPool::Proposals drafted = round.pool.add_children(parent, round.children[i], round.decision.k);
         const int depth = round.pool.tree().depth[parent] + 1, n = std::min(drafted.n, AcceptanceModel::n_ranks_max);
         acceptance_.predict(plan.text.kind, plan.text.drafter, {depth, round.pool.n_deviations(parent)},
                             drafted.candidates, n, a);
@@ -265,7 +256,7 @@ void Planner::add_step(SequencePlan & plan, const std::vector<std::vector<Candid
 }
 
 void Planner::add_forced(SequencePlan & plan, int32_t node, const ForcedRun & run) {
-    PlanRound & round = plan.round;
+    BatchPart & round = plan.round;
     const int n_max = round.n_left - 1 - round.pool.tree().depth[node];
     for (int i = 0; i < std::min(run.size(), n_max); ++i) {
         node = round.pool.add_forced(node, run.tokens[i], forced_chance(plan.text.chain, run.is_certain[i]));
@@ -335,7 +326,7 @@ double Planner::foresee(int n, int n_wide) {
         ms += costs_.step((int)front_.size());
         next_.clear();
         for (const NodeCandidate & candidate : front_) {
-            const PlanRound & round = candidate.plan->round;
+            const BatchPart & round = candidate.plan->round;
             const int depth = (int)round.decision.steps.size() + ahead;
             if (depth > round.depth_max) continue;
             const auto & means = candidate.plan->text.chances.of(depth);
@@ -382,7 +373,7 @@ void Planner::choose_auto() {
     candidates_.clear();
     for (SequencePlan * plan : plans_) {
         if (!plan->is_auto_drafting()) continue;
-        PlanRound & round = plan->round;
+        BatchPart & round = plan->round;
         const int n_max = std::min(round.limits.n_nodes, cost_model_.n_max());
         round.order.build(plan->pool(), round.pool.p(), n_max, round.limits.n_leaves);
         for (float p : round.order.p()) candidates_.push_back({expected_gain(*plan, p), plan, 0});
@@ -413,7 +404,7 @@ void append_depth_first(const DraftTree & pool, const std::vector<int32_t> & nod
 
 // Makes a tree of the first n of `nodes` and sets it as the plan's tree.
 void Planner::take(SequencePlan & plan, const std::vector<int32_t> & nodes, int n) {
-    PlanRound & round = plan.round;
+    BatchPart & round = plan.round;
     Decision & d = round.decision;
     nodes_.assign(nodes.begin(), nodes.begin() + n);
     std::sort(nodes_.begin(), nodes_.end());
@@ -588,9 +579,9 @@ void Planner::end_round(double verify_ms, double round_ms) {
     // do not wait for such a round.
     const bool is_drafted = n_rows_ > n_roots_;
     if (is_drafted && !is_calibrating_) {
-        ++n_since_target_only_;
+        n_since_target_only_ = std::min(n_since_target_only_ + 1, refresh_max);
     } else if (is_drafted || (is_target_only && !is_slow())) {
-        ++n_target_only_;
+        n_target_only_ = std::min(n_target_only_ + 1, (int)std::size(refresh_gaps));
         n_since_target_only_ = 0;
         is_target_only_wanted_ = false;
     }
@@ -618,7 +609,7 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     const bool is_verifying = n_rows_ > n_roots_;
     bool is_auto = true, is_over_budget = true;
     for (const SequencePlan * plan : plans_) {
-        expected_ms += plan->round.draft_time.expected_ms;
+        expected_ms += plan->round.draft_ms_expected;
         n_tokens += (double)plan->round.n_committed / n_roots_;
         is_auto = is_auto && plan->is_auto();
         is_over_budget = is_over_budget && plan->round.decision.reason == Reason::over_budget;
@@ -634,8 +625,7 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
         verify_ms -= over_ms;
     }
     if (is_verifying) {
-        const double cost_max =
-            rounds(DraftTime::stall * (verify_ms_expected_ + costs_.target_only_host() + expected_ms));
+        const double cost_max = rounds(stall * (verify_ms_expected_ + costs_.target_only_host() + expected_ms));
         cost = rounds(std::max(round_ms, verify_ms + draft_ms));
         const bool is_first = !costs_.is_tried(n_rows_) || !costs_.is_known(n_rows_);
         if (is_first) first_use = std::clamp(cost - cost_max, 0.0, first_use_max);
@@ -646,7 +636,7 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
         cost = std::min(cost, cost_max + first_use);
     } else if (draft_ms > 0.0) {
         const double extra_ms = std::max(round_ms - verify_ms - costs_.target_only_host(), draft_ms);
-        cost += rounds(std::min(extra_ms, DraftTime::stall * expected_ms));
+        cost += rounds(std::min(extra_ms, stall * expected_ms));
     }
     cost += change;
     charged_ = cost;

@@ -6,8 +6,8 @@
 // The calls of one round, for the conversations that share a batch:
 //
 //     planner.begin_round(n_conversations);
-//     for each plan: planner.decide(plan, request);
-//     while any plan has a frontier: planner.grow(<these plans, with plan.k() candidates per frontier node>, ms);
+//     for each plan: plan.round.begin(root); <set the fields of plan.round that the caller sets>; planner.decide(plan);
+//     while any plan has a frontier: <set plan.round.children of these plans>; planner.grow(<these plans>, ms);
 //     planner.choose(plans);
 //     <verify the plan.tree()s in one batch, match>
 //     for each plan: planner.learn(plan, tokens emitted);
@@ -82,41 +82,41 @@ struct LearnedText {
     double best_speed = 0.0;  // predicted speed, averaged over recent drafting rounds; 0 = unknown
 };
 
-// The drafter's measured time and its expected time in one round.
-struct DraftTime {
-    double ms = 0.0, expected_ms = 0.0;
-
-    // Maximum time that is charged, as a multiple of the expected time. The excess counts as a stall of the machine,
-    // not as a cost of drafting.
-    static constexpr double stall = 1.5;
-    double fair_ms() const { return std::min(ms, stall * expected_ms); }
-};
-
-// State of one conversation in the current round.
-struct PlanRound {
-    Decision decision;
+// One conversation's part of a batch: what the caller asks for, the planner's state, and the rows of the target.
+struct BatchPart {
+    // Set by the caller between begin() and Planner::decide(). The planner may lower the limits and shorten the draft.
     PlanLimits limits;
-    int n_left = 0;             // tokens that may still be generated
-    int n_pending = 0;          // rows that the drafter must commit before it drafts
-    TextDraft text_draft;       // tokens copied from the text, proposed to follow the root
+    int n_left = 0;            // tokens that may still be generated, 1 or more
+    int n_pending = 0;         // rows that the drafter must commit before it drafts; 0 = there is no drafter
+    int n_replay = 0;          // rows that the target must run again first; drafting requires 0
+    bool drafts_text = false;  // draft from text_draft
+    TextDraft text_draft;      // tokens copied from the text, proposed to follow the root
+
+    // Set by the caller before Planner::grow(): for each frontier node the candidates for its children, best first.
+    std::vector<std::vector<Candidate>> children;
+
+    Decision decision;
     std::vector<float> text_a;  // per token of text_draft: probability of acceptance, given the tokens before it
     double text_gain = 0.0;     // expected gain of verifying only text_draft, in target-only rounds
 
     DraftPool pool;
-    DraftTree tree;  // the nodes to verify
+    DraftTree tree;         // the nodes to verify
+    int first_row = 0;      // the part's first row in the target's batch
+    int n_prompt_rows = 0;  // number of prompt rows; 0 = the rows are the tree's nodes
     std::vector<int32_t> frontier;
     NodeOrder order;
     int depth_max = 0, n_draft_rows = 0;
-    DraftTime draft_time;
+    double draft_ms_expected = 0.0;
     int cursor = -1;      // pool node that the target has reached; -1 = the target left the pool
     int n_committed = 0;  // tokens emitted in this round
 
     // Number of rows that the drafter may still run in the next draft step.
     int n_rows_left() const { return std::min(limits.n_draft_rows - n_draft_rows, limits.n_step_rows); }
 
-    // Resets the state to a target-only round.
-    void begin(Token root, const PlanLimits & limits_now, int n_left_now, int n_pending_now);
+    // Resets the state to a target-only round. `root` is the last committed token.
+    void begin(Token root);
 
+    bool has_drafter() const { return n_pending > 0; }
     // Number of rows of the drafter's first call in this round.
     int n_commit_rows() const { return n_pending + limits.n_block_rows; }
 
@@ -133,7 +133,8 @@ struct BatchSize {
 };
 
 // The planner's state for one conversation: strategy, statistics of the text, and the current round. The conversation
-// owns this object, the planner fills it, and the engine reads frontier, tree and decision.
+// owns this object. The planner fills it, except the fields of the round that the caller sets. The engine reads
+// frontier, tree and decision.
 class SequencePlan {
   public:
     // Sets the strategy from the next round on.
@@ -178,7 +179,7 @@ class SequencePlan {
 
     ExactRule exact;
     LearnedText text;
-    PlanRound round;
+    BatchPart round;
     BatchSize size;
 
   private:
@@ -196,22 +197,6 @@ struct PlannerOptions {
     bool pads_rows = false;  // pads batches to one size, for devices that reuse a graph per number of rows
 
     std::vector<Token> end_tokens;  // tokens that end a generation, so no token is drafted after them
-};
-
-struct RoundRequest {
-    Token root = 0;     // the last committed token
-    int n_left = 0;     // tokens that may still be generated, 1 or more
-    int n_pending = 0;  // rows that the drafter must commit before it drafts; 0 = there is no drafter
-    PlanLimits limits;
-    const TextDraft * text = nullptr;  // draft copied from the text; null = do not draft from the text
-    int n_replay = 0;                  // rows that the target must run again first; drafting requires 0
-};
-
-// The drafter's proposals for one conversation. children[i] are the candidates for children of plan->frontier()[i],
-// best first.
-struct Proposal {
-    SequencePlan * plan;
-    std::vector<std::vector<Candidate>> children;
 };
 
 class Planner {
@@ -245,16 +230,16 @@ class Planner {
 
     // Chooses between a target-only round and a draft, and stores the choice in plan.decision().mode. For a draft,
     // plan.frontier() then contains the root.
-    void decide(SequencePlan & plan, const RoundRequest & request);
+    void decide(SequencePlan & plan);
 
     // Adds the tokens that a grammar forces after `node` to the pool.
     void add_forced(SequencePlan & plan, int32_t node, const ForcedRun & run);
 
-    // Adds the proposals of one drafter call to the pools of these conversations. All of these conversations must be at
-    // their first draft step, or all must be past it. `ms` is the time of the call; at the first step it includes
-    // committing the pending rows. Sets the next frontiers. If another draft step would cost a conversation more than
-    // it gains, that conversation's frontier is empty.
-    void grow(const std::vector<Proposal> & proposals, double ms);
+    // Adds the proposals of one drafter call, BatchPart::children, to the pools of these conversations. All of these
+    // conversations must be at their first draft step, or all must be past it. `ms` is the time of the call; at the
+    // first step it includes committing the pending rows. Sets the next frontiers. If another draft step would cost a
+    // conversation more than it gains, that conversation's frontier is empty.
+    void grow(const std::vector<SequencePlan *> & plans, double ms);
 
     // Reports that the drafter committed n_rows rows without drafting, to keep the number of pending rows low. The call
     // took `ms` milliseconds, which are charged to the round.
@@ -326,17 +311,17 @@ class Planner {
     float expected_gain(const SequencePlan & plan, double p) const { return (float)(p / plan.text.recent.speed()); }
 
     // decide
-    void decide_auto(SequencePlan & plan, bool has_drafter);
+    void decide_auto(SequencePlan & plan);
     void start(SequencePlan & plan, Reason reason, int k);
     void open_cost_model(int n_rows, const SequencePlan * plan);
     bool ends(Token token) const {
         return std::count(options_.end_tokens.begin(), options_.end_tokens.end(), token) > 0;
     }
-    void take_text(SequencePlan & plan, const TextDraft * draft);
+    void trim_text(SequencePlan & plan);
     double text_gain(const SequencePlan & plan);
 
     // grow
-    void add_step(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children);
+    void add_step(SequencePlan & plan);
     void set_frontiers(const std::vector<SequencePlan *> & plans);
     void find_candidates(SequencePlan & plan, int n_max);
     void collect_gains();
@@ -369,7 +354,7 @@ class Planner {
     static constexpr double change_least = 0.1;  // in target-only steps; smaller costs are ignored
 
     // fixed strategies (fixed.cpp)
-    void decide_fixed(SequencePlan & plan, int n_left, bool has_drafter);
+    void decide_fixed(SequencePlan & plan);
     void next_frontier_fixed(SequencePlan & plan);
     void choose_fixed();
 
@@ -384,8 +369,8 @@ class Planner {
     RowCounts exact_rows_;
     std::optional<bool> is_exact_cheap_;  // decision for Exactness::automatic; empty = not decided yet
     RecentSpeed speed_;                   // speed of recent batches in all conversations
-    int n_target_only_ = 0;               // number of measured target-only rounds
-    int n_since_target_only_ = 0;         // rounds since the last target-only round
+    int n_target_only_ = 0;               // number of measured target-only rounds, up to the length of refresh_gaps
+    int n_since_target_only_ = 0;         // rounds since the last target-only round, up to refresh_max
     bool is_target_only_wanted_ = false;
 
     // State of the current round.

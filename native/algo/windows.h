@@ -3,6 +3,8 @@
 // beyond that length, more drafts are accepted if the drafter sees only the last tokens (docs/research/drift.md). A
 // drafter trained on long texts may need the whole text. So each group of texts of similar length tries both windows
 // and keeps the window with more accepted drafts.
+//
+// A window is the number of last positions that a row attends to; 0 = all positions.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +17,15 @@ class DraftWindows {
   public:
     static constexpr int narrow = 256, n_short = 1024;  // tokens
 
-    // Returns the window for the next round of a text with n_tokens tokens; 0 = no limit.
-    int next(int n_tokens) {
-        if (n_tokens < n_short) return 0;
+    // window: the window of requests that set none. can_narrow: the drafter sees the whole text unless it gets a
+    // window.
+    explicit DraftWindows(int window = 0, bool can_narrow = true) : window_(window), can_narrow_(can_narrow) {}
+
+    // Returns the window for the next rows of a text with n_tokens tokens. requested: the request's window; < 0 = it
+    // sets none. is_free: the window may be chosen, if no window is set.
+    int next(int n_tokens, int requested = -1, bool is_free = true) {
+        const int window = requested < 0 ? window_ : requested;
+        if (window != 0 || !is_free || !can_narrow_ || n_tokens < n_short) return window;
         Group & g = group(n_tokens);
         if (g.n_left == 0) {
             g.n_left = n_rounds;
@@ -36,6 +44,13 @@ class DraftWindows {
         Arm & arm = group(n_tokens).arms[window > 0];
         arm.tried = keep * arm.tried + n_tried;
         arm.accepted = keep * arm.accepted + n_accepted;
+    }
+
+    // Returns the first position that a row at `pos` attends to, in a layer with the window `own` and in a round with
+    // the window `window`.
+    static int first_seen(int pos, int own, int window) {
+        const int narrower = own > 0 && window > 0 ? std::min(own, window) : std::max(own, window);
+        return narrower > 0 ? std::max(0, pos - narrower + 1) : 0;
     }
 
   private:
@@ -59,6 +74,8 @@ class DraftWindows {
         return groups_[std::min<int>(std::ilogb(n_tokens / (double)n_short), groups_.size() - 1)];
     }
 
+    int window_;
+    bool can_narrow_;
     std::array<Group, 8> groups_;
 };
 

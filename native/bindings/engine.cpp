@@ -6,7 +6,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <climits>
@@ -161,7 +160,7 @@ nb::object draft_info(const EngineHandle & e) {
     if (!d) return nb::none();
     const DraftDescription known = d->describe();
     nb::dict info;
-    if (const DraftFile * file = e.get().draft_file()) {
+    if (const DraftFile * file = e.get().models().draft_file.get()) {
         info = draft_spec_dict(file->spec());
     } else {
         using T = DraftDescription;
@@ -181,7 +180,7 @@ nb::dict device_info(const EngineHandle & e) {
     for (size_t i = 0; i < ggml_backend_dev_count(); ++i) target.append(ggml_backend_dev_name(ggml_backend_dev_get(i)));
     d["target"] = target;
     d["draft"] = e.get().drafter() ? nb::cast(e.get().drafter()->device_name()) : nb::none();
-    d["draft_why"] = e.get().why_placed();
+    d["draft_why"] = e.get().models().why_placed;
     d["taps"] = e.target().extraction_mode();
     d["repack"] = e.target().model().uses_repack();
     d["kernels"] = e.target().model().uses_kernels();
@@ -422,7 +421,7 @@ void bind_engine(nb::module_ & m) {
         .def_prop_ro("never_exact", [](const E & e) { return e.target().model().never_exact(); })
         .def_prop_ro("keeps_order", [](const E & e) { return e.target().keeps_order(); })
         .def("measure_exact_rows", &measure_exact, nb::arg("sequence") = -1)
-        .def_prop_ro("drafts_forms_alone", [](const E & e) { return e.get().drafts_forms_alone(); })
+        .def_prop_ro("drafts_forms_alone", [](const E & e) { return e.get().models().drafts_forms_alone(); })
         .def(
             "set_exact_rows",
             [](const E & e, const std::vector<std::pair<int, bool>> & points) {

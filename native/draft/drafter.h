@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "algo/coupled.h"
-#include "algo/topk.h"
 #include "base/hidden_states.h"
 #include "base/memory.h"
 #include "base/types.h"
@@ -64,8 +63,7 @@ class DraftSequence {
     // Keeps the first n committed rows and drops all draft rows.
     virtual void truncate(int n_rows) = 0;
 
-    // Number of last positions that the rows of the next calls attend to; 0 = all positions. Drafters that llama.cpp
-    // runs ignore this number and attend to all positions.
+    // Window of the next calls (algo/windows.h). Drafters that llama.cpp runs ignore it and attend to all positions.
     int window = 0;
 
   protected:

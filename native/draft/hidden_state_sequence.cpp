@@ -79,19 +79,20 @@ DraftCall HiddenStateSequence::commit_call(const DraftRequest & commit, std::vec
     truncate(kv_->n_rows);
     if (!s.is_block()) return commit_call(commit.hidden_states, commit.tokens, n_out);
     // A device always computes the whole block, so that its graphs have few sizes.
-    blocks.push_back(block_call(n, commit.tokens[n - 1], drafter_.is_remote() ? n_max + 1 : n_out));
+    blocks.push_back(block_call(n, commit.tokens + n - 1, drafter_.is_remote() ? n_max + 1 : n_out));
     return commit_call(commit.hidden_states, commit.tokens, 0);
 }
 
 // Returns the call for the block after n_before additional rows. If all layers are causal, the block ends at the last
 // requested position.
-DraftCall HiddenStateSequence::block_call(int n_before, Token anchor, int n_out) {
+DraftCall HiddenStateSequence::block_call(int n_before, const Token * anchor, int n_out) {
     const BlockSpec & b = drafter_.spec().block;
     const bool is_causal = std::find(b.causal.begin(), b.causal.end(), 0) == b.causal.end();
     const int n = is_causal ? n_out + (b.anchor_first ? 0 : 1) : b.n_rows;
     DraftCall call{};
     call.seq = this;
-    call.anchor = anchor;
+    call.tokens = anchor;
+    call.is_block = true;
     call.first_slot = kv_->n_rows + n_before;
     for (int i = 0; i < n; ++i) call.pos.push_back(call.first_slot + i);
     call.n_out = n_out;

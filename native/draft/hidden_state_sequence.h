@@ -57,7 +57,7 @@ class HiddenStateSequence : public DraftSequence, Pinned {
     // not kept in the cache. For a block drafter, appends the block that follows the rows to `blocks`.
     DraftCall commit_call(const DraftRequest & commit, std::vector<DraftCall> & blocks);
     DraftCall commit_call(const HiddenStates & hidden_states, const Token * tokens, int n_out);
-    DraftCall block_call(int n_before, Token anchor, int n_out);
+    DraftCall block_call(int n_before, const Token * anchor, int n_out);
     DraftCall extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens);
     // Runs the calls of several conversations in one graph. `blocks` is empty or has one block per call.
     static void run(const std::vector<DraftCall> & calls, const std::vector<DraftCall> & blocks = {}, int n_steps = 0);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "algo/windows.h"
+
 namespace eaglecpp {
 
 static constexpr ggml_fp16_t f16_zero = 0x0000;
@@ -62,10 +64,9 @@ struct GraphInputs {
     }
 
     void add_embeddings(const DraftCall & call) {
-        const bool is_block = call.anchor.has_value();
-        const int n = is_block ? 1 : call.n(), n_idle = call.n_idle();
+        const int n = call.is_block ? 1 : call.n(), n_idle = call.n_idle();
         const size_t n_row = spec.n_embd;
-        float * embd = at<float>(graph.embd) + (is_block ? at_part : at_row) * n_row;
+        float * embd = at<float>(graph.embd) + (call.is_block ? at_part : at_row) * n_row;
         std::fill_n(embd, n_idle * n_row, 0.0f);
         for (int i = 0; i < n; ++i) {
             const Token token = i < n - call.n_ahead ? call.token(i) : spec.mask_token;
@@ -77,10 +78,10 @@ struct GraphInputs {
     // previous token is known, so all other positions get zeros.
     void add_previous(const DraftCall & call) {
         const size_t n_row = spec.block.markov_rank;
-        const bool is_block = call.anchor.has_value(), has_all = graph.previous->ne[1] > (int64_t)graph.parts.size();
-        const int n_idle = is_block ? 0 : call.n_idle(), n = is_block ? 1 : call.n();
-        float * rows = at<float>(graph.previous) + (!is_block ? at_row : has_all ? at_out : at_part) * n_row;
-        std::fill_n(rows, (is_block && has_all ? call.n_out : n_idle) * n_row, 0.0f);
+        const bool has_all = graph.previous->ne[1] > (int64_t)graph.parts.size();
+        const int n_idle = call.is_block ? 0 : call.n_idle(), n = call.is_block ? 1 : call.n();
+        float * rows = at<float>(graph.previous) + (!call.is_block ? at_row : has_all ? at_out : at_part) * n_row;
+        std::fill_n(rows, (call.is_block && has_all ? call.n_out : n_idle) * n_row, 0.0f);
         for (int i = 0; i < n; ++i) weights.before.row(call.token(i), rows + (n_idle + i) * n_row);
     }
 
@@ -116,9 +117,6 @@ struct GraphInputs {
     // numbers would be NaN, and other rows might read this NaN under their masks.
     void add_mask(const DraftCall & call, const DraftGraph::Part::Mask & mask, int n_mask_rows) {
         const size_t n_kv = mask.tensor->ne[0];
-        const int own = mask.slides ? spec.sliding_window : 0;
-        const int requested = call.seq->window;
-        const int window = own > 0 && requested > 0 ? std::min(own, requested) : std::max(own, requested);
         const int n = call.n(), n_committed = call.part.kv->n_rows;
         const int n_idle = std::max(0, n_mask_rows - n);
         ggml_fp16_t * rows = at<ggml_fp16_t>(mask.tensor);
@@ -130,9 +128,10 @@ struct GraphInputs {
                 continue;
             }
             const int i = n - n_mask_rows + r;
-            const int low = window > 0 ? std::max(0, call.pos[i] - window + 1) : 0;
+            const int own = mask.slides ? spec.sliding_window : 0;
+            const int low = DraftWindows::first_seen(call.pos[i], own, call.seq->window);
             int n_seen = call.is_commit ? call.pos[i] + 1 : n_committed;
-            if (call.anchor) n_seen = mask.is_causal ? call.pos[i] + 1 : call.pos.back() + 1;
+            if (call.is_block) n_seen = mask.is_causal ? call.pos[i] + 1 : call.pos.back() + 1;
             for (int p = low; p < n_seen; ++p) row[p] = f16_zero;
             if (!call.drafts) continue;
             const Ancestry & drafts = *call.drafts;

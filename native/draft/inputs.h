@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "algo/tree.h"
@@ -28,7 +27,7 @@ struct Ancestry {
 // The rows of one conversation in a graph.
 struct DraftCall {
     DraftSequence * seq;
-    const Token * tokens;
+    const Token * tokens;        // token that each row embeds; for a block only the text's last token, the anchor
     HiddenStates hidden_states;  // for a commit: hidden states of all rows except masked rows
     std::vector<int32_t> pos;    // position of each row
     std::vector<int32_t> feeds;  // for an extend call: state slot that each row reads
@@ -36,12 +35,11 @@ struct DraftCall {
     int first_slot, first_state;
     int n_out;
     int n_ahead;  // number of masked rows, which are the last rows
-    bool is_commit;
+    bool is_commit, is_block;
     GraphPart part;
-    std::optional<Token> anchor;  // last token of the text, for the rows of a block; `tokens` is then null
 
     int n() const { return (int)pos.size(); }
-    Token token(int i) const { return stand_in(anchor ? *anchor : tokens[i]); }
+    Token token(int i) const { return stand_in(tokens[i]); }
     int n_idle() const { return part.n_rows - n(); }
 };
 

@@ -85,7 +85,7 @@ void DraftOutputs::begin_block(const DraftGraph & g, const DraftCall & block, in
     if (!drafter_.selects()) {
         std::vector<int32_t> slots(b.markov_rank > 0 ? 1 : n_slots_);
         std::iota(slots.begin(), slots.end(), 0);
-        return judge(slots, &*block.anchor);
+        return judge(slots, block.tokens);
     }
     slots_ = picked_;
     for (int slot = (int)slots_.size(); slot < n_slots_; ++slot) {
@@ -94,7 +94,7 @@ void DraftOutputs::begin_block(const DraftGraph & g, const DraftCall & block, in
             p.tokens.emplace_back(index, logits(slot)[index]);
         }
     }
-    select({0}, &*block.anchor);
+    select({0}, block.tokens);
 }
 
 // Computes the confidence as a logit, from the position's state and the row of W1. Source of the arithmetic:

@@ -13,13 +13,16 @@ namespace eaglecpp {
 // commits the rows earlier.
 static constexpr int n_pending_max = 128;
 
+void Drafting::set_window(Sequence & s) {
+    if (!s.draft) return;
+    const bool is_free = !s.is_prefilling() && s.plan.is_auto();
+    s.draft->window = windows_.next((int)s.tokens.size(), s.params.draft_window, is_free);
+}
+
 void Drafting::plan(const std::vector<Sequence *> & sequences) {
     for (Sequence * s : sequences) {
         const double start = now_ms();
-        if (s->draft) {
-            const bool is_free = s->params.draft_window == 0 && traits_.can_narrow && s->plan.is_auto();
-            s->draft->window = is_free ? windows_.next((int)s->tokens.size()) : s->params.draft_window;
-        }
+        set_window(*s);
         plan(*s);
         if (const int n_rows = s->n_pending(); s->plan.frontier().empty() && n_rows >= n_pending_max) {
             s->commit_pending();
@@ -51,37 +54,35 @@ void Drafting::learn(const Sequence & s, int n_tried, int n_accepted) {
 }
 
 void Drafting::plan(Sequence & s) {
-    RoundRequest request;
-    request.root = s.tokens.back();
-    request.n_left = s.n_max - (int)s.tokens.size();
-    request.n_pending = s.n_pending();
-    request.n_replay = s.n_replay;
-    request.limits.replays = target_.copies_states();
-    request.limits.n_nodes = target_.options().n_draft_max;
-    request.limits.n_leaves = s.range.count;
-    request.limits.n_leaves_exact = target_.keeps_order() && target_.cells().has_room_for_trees() ? s.range.count : 1;
-    if (drafter_) {
-        request.limits.n_draft_rows = traits_.n_draft_rows_max;
-        request.limits.n_step_rows = traits_.n_step_rows_max;
-        request.limits.n_block_rows = traits_.n_block_rows;
-    }
+    BatchPart & round = s.plan.round;
+    round.n_left = s.n_max - (int)s.tokens.size();
+    round.n_pending = s.n_pending();
+    round.n_replay = s.n_replay;
+    round.limits.replays = target_.copies_states();
+    round.limits.n_nodes = target_.options().n_draft_max;
+    round.limits.n_leaves = s.range.count;
+    round.limits.n_leaves_exact = target_.keeps_order() && target_.cells().has_room_for_trees() ? s.range.count : 1;
+    round.limits.n_draft_rows = traits_.n_draft_rows_max;
+    round.limits.n_step_rows = traits_.n_step_rows_max;
+    round.limits.n_block_rows = traits_.n_block_rows;
     if (traits_.depth_max > 0) {
         // The captured graphs of a device always compute all draft steps.
         const int n_requested = planner_.options().pads_rows ? INT_MAX : s.drafted_depth.n_requested();
-        request.limits.depth_max = std::min(traits_.depth_max, n_requested);
+        round.limits.depth_max = std::min(traits_.depth_max, n_requested);
     }
-    TextDraft text;
-    if (s.uses_text || s.forces) text = propose_text(s, request.limits), request.text = &text;
-    planner_.decide(s.plan, request);
+    round.drafts_text = s.uses_text || s.forces;
+    if (round.drafts_text) round.text_draft = propose_text(s);
+    planner_.decide(s.plan);
 }
 
 // Proposes the forced tokens of the grammar, then tokens copied from the text. Cuts the draft at the first token that
 // the grammar forbids.
-TextDraft Drafting::propose_text(Sequence & s, const PlanLimits & limits) {
-    if (!s.sampler->grammar()) return s.text.propose(limits.n_nodes);
-    const ForcedRun forced = s.sampler->grammar()->forced_behind({}, limits.n_nodes);
+TextDraft Drafting::propose_text(Sequence & s) {
+    const int n_max = s.plan.round.limits.n_nodes;
+    if (!s.sampler->grammar()) return s.text.propose(n_max);
+    const ForcedRun forced = s.sampler->grammar()->forced_behind({}, n_max);
     TextDraft draft;
-    if (s.uses_text) draft = s.text.propose(limits.n_nodes - forced.size(), forced.tokens);
+    if (s.uses_text) draft = s.text.propose(n_max - forced.size(), forced.tokens);
     draft.n_forced = forced.size();
     draft.is_certain = forced.is_certain;
     Tokens path = forced.tokens;
@@ -185,11 +186,7 @@ void Drafting::grow(std::vector<Sequence *> growing) {
     }
     const double commit_ms = planner_.costs().commit(commits[0].hidden_states.n_rows);
     drafter_->commit_together(commits);
-    std::vector<Proposal> proposals;
-    for (Sequence * s : growing) {
-        proposals.push_back({&s->plan, {propose(*s, 0, (Pos)s->tokens.size())}});
-        drop_forbidden(*s, {}, proposals.back().children[0]);
-    }
+    for (Sequence * s : growing) propose_step(*s, /*was_run=*/false);
     double ms = spend();
     // One call ran the commit and all of these steps. The time in excess of a commit without steps is divided among the
     // steps. The cost model's prices do not apply, because steps take less time in the commit's graph than in separate
@@ -197,7 +194,7 @@ void Drafting::grow(std::vector<Sequence *> growing) {
     const double step_ms = n_steps > 0 ? std::max(0.0, ms - commit_ms) / n_steps : 0.0;
     ms -= n_steps * step_ms;
     for (int n_used = 0;; ++n_used) {
-        planner_.grow(proposals, ms);
+        planner_.grow(plans_of(growing), ms);
         const auto is_over = [](const Sequence * s) { return s->plan.frontier().empty(); };
         for (Sequence * s : growing) {
             if (is_over(s)) s->drafted_depth.add((int)s->plan.decision().steps.size());
@@ -214,20 +211,20 @@ void Drafting::grow(std::vector<Sequence *> growing) {
             for (Sequence * s : growing) steps.push_back(DraftRequest::step(s->draft.get(), next_rows(*s)));
             if (!traits_.is_parallel) drafter_->extend_together(steps);
         }
-        proposals.clear();
-        for (Sequence * s : growing) proposals.push_back({&s->plan, propose_step(*s, was_run)});
+        for (Sequence * s : growing) propose_step(*s, was_run);
         ms = spend() + (was_run ? step_ms : 0.0);
     }
 }
 
-// Returns the candidates of the drafter's last call for each node of the frontier. A parallel drafter's candidates do
-// not depend on the drafts before them.
-std::vector<std::vector<Candidate>> Drafting::propose_step(Sequence & s, bool was_run) {
+// Sets the candidates of the drafter's last call for each node of the frontier. A parallel drafter's candidates do not
+// depend on the drafts before them.
+void Drafting::propose_step(Sequence & s, bool was_run) {
     const std::vector<int32_t> & frontier = s.plan.frontier();
     const DraftTree & pool = s.plan.pool();
     const bool is_parallel = traits_.is_parallel;
     std::vector<Candidate> next;
-    std::vector<std::vector<Candidate>> children;
+    std::vector<std::vector<Candidate>> & children = s.plan.round.children;
+    children.clear();
     for (size_t i = 0; i < frontier.size(); ++i) {
         const int depth = pool.depth[frontier[i]];
         // The position of the root's children is the length of the text.
@@ -236,7 +233,6 @@ std::vector<std::vector<Candidate>> Drafting::propose_step(Sequence & s, bool wa
         children.push_back(next);
         if (s.sampler->grammar()) drop_forbidden(s, drafts_to(pool, frontier[i]), children.back());
     }
-    return children;
 }
 
 }  // namespace eaglecpp

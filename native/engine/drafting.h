@@ -14,9 +14,16 @@ namespace eaglecpp {
 
 class Drafting {
   public:
-    // `models` and `planner` must outlive this object.
-    Drafting(Models & models, Planner & planner)
-        : target_(*models.target), drafter_(models.drafter.get()), traits_(models.draft_traits), planner_(planner) {}
+    // draft_window: EngineOptions::draft_window. `models` and `planner` must outlive this object.
+    Drafting(int draft_window, Models & models, Planner & planner)
+        : target_(*models.target),
+          drafter_(models.drafter.get()),
+          traits_(models.draft_traits),
+          planner_(planner),
+          windows_(draft_window, traits_.can_narrow) {}
+
+    // Sets the window of the drafter's next rows. Call it before a prompt's rows are committed. plan() also calls it.
+    void set_window(Sequence & s);
 
     // Decides for each conversation whether it drafts in this round, and from which source.
     void plan(const std::vector<Sequence *> & sequences);
@@ -30,8 +37,8 @@ class Drafting {
     void plan(Sequence & s);
     void grow(std::vector<Sequence *> growing);
     int n_steps(const Sequence & s) const;
-    std::vector<std::vector<Candidate>> propose_step(Sequence & s, bool was_run);
-    TextDraft propose_text(Sequence & s, const PlanLimits & limits);
+    void propose_step(Sequence & s, bool was_run);
+    TextDraft propose_text(Sequence & s);
     void force(Sequence & s);
     std::vector<Candidate> propose(Sequence & s, int row, Pos pos) const;
     void drop_forbidden(Sequence & s, const Tokens & path, std::vector<Candidate> & children);

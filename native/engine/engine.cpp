@@ -93,7 +93,8 @@ Engine::Engine(const EngineOptions & options)
       planner_(planner_options(*models_.target)),
       conversations_(models_),
       rounds_(options, models_, planner_, conversations_, exact_rows_) {
-    if (drafter()) planner_.acceptance().expect(draft_traits().held_out_rates, draft_traits().is_parallel);
+    const DraftTraits & traits = models_.draft_traits;
+    if (drafter()) planner_.acceptance().expect(traits.held_out_rates, traits.is_parallel);
 }
 
 int Engine::open_sequence() {
@@ -210,7 +211,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
             "the prompt is too long: it has %zu tokens, which exceeds the available context size of %d including the "
             "answer; raise n_ctx (the model was trained for %d)",
             prompt.size(), n_ctx, llama_model_n_ctx_train(target().model().get()));
-    if ((can_draft() || models_.drafts_forms) && params.strategy.is_fixed()) check_strategy(params.strategy);
+    if ((models_.can_draft() || models_.drafts_forms) && params.strategy.is_fixed()) check_strategy(params.strategy);
     const Exactness exactness = params.exact.empty() ? exactness_ : exactness_of(params.exact);
     if (!sampler) sampler = make_sampler(params);
     sampler->accept_prompt(prompt);
@@ -235,8 +236,6 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
     s.n_max = params.max_tokens < 0 ? n_ctx : std::min<int64_t>(n_ctx, (int64_t)s.n_prompt + params.max_tokens);
     s.tokens.reserve(s.n_max);  // makes sure that commit() never allocates
     s.params = params;
-    if (params.draft_window < 0) s.params.draft_window = models_.draft_window;
-    if (s.draft) s.draft->window = s.params.draft_window;
     s.sampler = std::move(sampler);
     s.decode_start_ms = 0.0;
     s.failure.reset();
@@ -248,14 +247,15 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
 
 void Engine::check_strategy(const Strategy & st) const {
     const int n_nodes_max = target().options().n_draft_max;
-    const int n_rows_max = drafter() ? draft_traits().n_draft_rows_max : INT_MAX;
+    const DraftTraits & traits = models_.draft_traits;
+    const int n_rows_max = drafter() ? traits.n_draft_rows_max : INT_MAX;
     fail_if(
         st.nodes > n_nodes_max || (int64_t)(st.depth - 1) * st.k > n_rows_max, ErrorKind::value,
         "strategy with %d nodes, depth %d, k %d: this engine was opened for up to %d draft nodes; raise n_draft_max",
         st.nodes, st.depth, st.k, n_nodes_max);
-    fail_if(draft_traits().depth_max > 0 && st.depth > draft_traits().depth_max, ErrorKind::value,
+    fail_if(traits.depth_max > 0 && st.depth > traits.depth_max, ErrorKind::value,
             "strategy with depth %d: this drafter gives up to %d tokens per pass; lower the depth", st.depth,
-            draft_traits().depth_max);
+            traits.depth_max);
     fail_if(st.kind == Strategy::Kind::tree && !target().model().supports_trees(), ErrorKind::unsupported,
             "strategy tree: %s (architecture '%s'); use a chain strategy", target().model().chains_only(),
             target().model().arch().c_str());
@@ -267,7 +267,7 @@ void Engine::begin_plan(Sequence & s, Exactness exactness) {
                                           s.sampler->coupled().has_value());
     // With a drafter, a fixed strategy does not copy drafts from the text.
     const bool drafts_chains = s.plan.is_auto() || (!drafter() && s.plan.strategy().kind != Strategy::Kind::off);
-    s.uses_text = drafts_text() && drafts_chains;
+    s.uses_text = models_.drafts_text && drafts_chains;
     s.forces = s.sampler->grammar() && models_.drafts_forms && drafts_chains &&
                (knows_exact_rows_ || exactness == Exactness::off);
     if (s.uses_text) s.text.assign(s.tokens);
@@ -336,7 +336,7 @@ ExactRows Engine::measure_exact_rows(int id) {
         attempt([&] { conversations_.forget(s); }, [] {});
     }
     ExactRows out;
-    if ((can_draft() || models_.drafts_forms) && !*target().model().never_exact()) {
+    if ((models_.can_draft() || models_.drafts_forms) && !*target().model().never_exact()) {
         const TargetOptions & o = target().options();
         const int n_rows_max = o.n_sequences * (o.n_draft_max + 1);
         // With several conversations, prompt rows share batches with rounds.

@@ -36,10 +36,7 @@ class Engine {
 
     const Target & target() const { return *models_.target; }
     const Drafter * drafter() const { return models_.drafter.get(); }
-    const DraftTraits & draft_traits() const { return models_.draft_traits; }
-    // Returns why the drafter is not on its best device, or "" if it is or if there is no drafter.
-    const std::string & why_placed() const { return models_.why_placed; }
-    const DraftFile * draft_file() const { return models_.draft_file.get(); }
+    const Models & models() const { return models_; }
 
     // Opens a conversation and returns its id. Error(value) if all n_sequences conversations are open.
     int open_sequence();
@@ -93,12 +90,6 @@ class Engine {
 
     // Returns the current number of threads for decoding.
     int n_threads() const { return rounds_.n_threads(); }
-
-    // Returns true if rounds may draft, with the drafter or by copying from the text.
-    bool can_draft() const { return models_.can_draft(); }
-    bool drafts_text() const { return models_.drafts_text; }
-    // Returns true if rounds may only draft tokens that a grammar forces.
-    bool drafts_forms_alone() const { return models_.drafts_forms && !can_draft(); }
 
   private:
     class Use;  // checks that no other call runs and that the engine is not broken

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "engine/assistant.h"
 #include "engine/model_sequence.h"
 #include "engine/models.h"

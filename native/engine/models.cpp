@@ -146,6 +146,30 @@ static void place_drafter(const EngineOptions & options, Models & models) {
     models.drafter = load();
 }
 
+// Warns of values that the drafter's file lacks and that had to be guessed.
+static void warn_of_guesses(const EngineOptions & options, const DraftSpec & spec, const Target & target) {
+    const std::string & path = options.draft_path;
+    const std::string finds_out =
+        strf(" If few drafts are accepted, run `eaglecpp convert %s --target %s`, which finds out", path.c_str(),
+             options.path.c_str());
+    const auto warn_if = [&](bool is_guessed, const std::string & what) {
+        if (is_guessed) log_line(LogLevel::warning, path + what);
+    };
+    warn_if(!spec.block.says_slots,
+            " does not say whether its first draft comes from the anchor's position; as in llama.cpp, it is assumed "
+            "that it does not." +
+                finds_out);
+    warn_if(!spec.block.says_window && options.draft_window == 0,
+            " does not say if its layers use a window, so they attend to the whole text. If few drafts are accepted in "
+            "long texts, set draft_window to the window of its training (512 for Laguna), or convert its checkpoint, "
+            "which has this value");
+    const ggml_tensor * head = target.model().head();
+    warn_if(spec.ties_head && head && !strcmp(head->name, "output.weight"),
+            " has embeddings and no output head; as in llama.cpp, its embeddings are used as its head. llama.cpp's "
+            "converter drops the head of DeepSpec's drafters." +
+                finds_out);
+}
+
 static bool is_same_file(const std::string & a, const std::string & b) {
     std::error_code ignored;
     return std::filesystem::equivalent(a, b, ignored);
@@ -182,30 +206,9 @@ Models open_models(const EngineOptions & options) {
         if (options.text_drafts == "off") target_options.n_draft_max = 0;
     }
     out.target = std::make_unique<Target>(target_options);
-    if (out.draft_file) check_fit(*out.draft_file, *out.target);
-    if (out.draft_file && !out.draft_file->spec().block.says_slots) {
-        log_line(
-            LogLevel::warning,
-            strf("%s does not say whether its first draft comes from the anchor's position; as in llama.cpp, it is "
-                 "assumed that it does not. If few drafts are accepted, run `eaglecpp convert %s --target %s`, which "
-                 "finds out",
-                 options.draft_path.c_str(), options.draft_path.c_str(), options.path.c_str()));
-    }
-    if (out.draft_file && !out.draft_file->spec().block.says_window && options.draft_window == 0) {
-        log_line(LogLevel::warning,
-                 strf("%s does not say if its layers use a window, so they attend to the whole text. If few drafts are "
-                      "accepted in long texts, set draft_window to the window of its training (512 for Laguna), or "
-                      "convert its checkpoint, which has this value",
-                      options.draft_path.c_str()));
-    }
-    const ggml_tensor * target_head = out.target->model().head();
-    if (out.draft_file && out.draft_file->spec().ties_head && target_head &&
-        !strcmp(target_head->name, "output.weight")) {
-        log_line(LogLevel::warning,
-                 strf("%s has embeddings and no output head; as in llama.cpp, its embeddings are used as its head. "
-                      "llama.cpp's converter drops the head of DeepSpec's drafters. If few drafts are accepted, run "
-                      "`eaglecpp convert %s --target %s`, which finds out",
-                      options.draft_path.c_str(), options.draft_path.c_str(), options.path.c_str()));
+    if (out.draft_file) {
+        check_fit(*out.draft_file, *out.target);
+        warn_of_guesses(options, out.draft_file->spec(), *out.target);
     }
     if (heads == Heads::in_model) check_heads(out.target->model());
     const auto layers = out.draft_file ? out.draft_file->spec().target_layers : std::vector<int32_t>();
@@ -219,7 +222,6 @@ Models open_models(const EngineOptions & options) {
         out.drafter = std::make_unique<ModelDrafter>(options, *out.target, heads);
     }
     if (out.drafter) out.draft_traits = out.drafter->traits();
-    out.draft_window = options.draft_window;
     return out;
 }
 

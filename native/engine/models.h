@@ -21,9 +21,11 @@ struct Models {
     std::string why_placed;     // why the drafter is not on its best device, or "" (also without a drafter)
     bool drafts_text = false;   // rounds may draft by copying from the text
     bool drafts_forms = false;  // rounds may draft tokens that a grammar forces
-    int draft_window = 0;       // default for requests that do not set draft_window
 
+    // Returns true if rounds may draft, with the drafter or by copying from the text.
     bool can_draft() const { return drafter || drafts_text; }
+    // Returns true if the only drafts are tokens that a grammar forces.
+    bool drafts_forms_alone() const { return drafts_forms && !can_draft(); }
 };
 
 // Loads the models and checks that target and drafter match. Error(not_found | gguf | mismatch | unsupported |

@@ -16,7 +16,7 @@ bool Rounds::cuts_freely(const Sequence & s, int n_rows) const {
     if (s.exactness == Exactness::off) return true;
     // Without a drafter, exact row counts are not measured: the text without a drafter is itself the reference for
     // drafted texts.
-    return target_.rounds_alike() && (!(can_draft_ || s.forces) || exact_rows_.allows_all(n_rows));
+    return target_.rounds_alike() && (!(models_.can_draft() || s.forces) || exact_rows_.allows_all(n_rows));
 }
 
 bool Rounds::can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const {
@@ -27,19 +27,20 @@ bool Rounds::can_share(const std::vector<Sequence *> & reading, const std::vecto
            std::all_of(decoding.begin(), decoding.end(), cuts);
 }
 
-std::vector<BatchPart> Rounds::cut(const std::vector<Sequence *> & reading, int n_rows) const {
+std::vector<Sequence *> Rounds::cut(const std::vector<Sequence *> & reading, int n_rows) const {
     int n_left = std::min(target_.options().n_ubatch - n_rows, target_.n_shared_rows());
-    std::vector<BatchPart> slices;
+    std::vector<Sequence *> slices;
     for (Sequence * s : reading) {
         // Rows of an image share no batch with tokens. They wait until their prompt is the first of `reading`, and then
         // get a separate batch.
         if (s->image() && s == reading.front()) return {};
         if (s->image()) continue;
-        BatchPart slice{s, std::min(n_left, s->n_rows_alike())};
-        while (slice.n_rows > 0 && !cuts_freely(*s, n_rows + slice.n_rows)) --slice.n_rows;
-        if (slice.n_rows <= 0) continue;
-        slices.push_back(slice);
-        n_left -= slice.n_rows;
+        int & n = s->plan.round.n_prompt_rows;
+        n = std::min(n_left, s->n_rows_alike());
+        while (n > 0 && !cuts_freely(*s, n_rows + n)) --n;
+        if (n <= 0) continue;
+        slices.push_back(s);
+        n_left -= n;
     }
     return slices;
 }

@@ -5,7 +5,6 @@
 
 #include "algo/noise.h"
 #include "algo/topk.h"
-#include "base/error.h"
 #include "base/types.h"
 
 namespace eaglecpp {
@@ -13,13 +12,11 @@ namespace eaglecpp {
 Rounds::Rounds(const EngineOptions & options, Models & models, Planner & planner, Conversations & conversations,
                const RowCounts & exact_rows)
     : target_(*models.target),
-      drafter_(models.drafter.get()),
-      can_draft_(models.can_draft()),
-      n_embd_target_(models.draft_traits.n_embd_target),
+      models_(models),
       planner_(planner),
       conversations_(conversations),
       exact_rows_(exact_rows),
-      drafting_(models, planner) {
+      drafting_(options.draft_window, models, planner) {
     // The number of threads adapts only on the CPU, and only if the user did not set it. With a GPU, threads that wait
     // for the GPU look like threads that wait for a core.
     const TargetOptions & known = target_.options();
@@ -68,29 +65,29 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
     }
     if (decoding.empty()) return results;
     const double start = now_ms();
-    std::vector<BatchPart> rounds = draft(decoding, /*is_timed=*/reading.empty()), slices;
-    const double verify_ms = verify(rounds, reading, slices);
+    draft(decoding, /*is_timed=*/reading.empty());
+    std::vector<Sequence *> slices;
+    const double verify_ms = verify(decoding, reading, slices);
     const size_t n_before = results.size();
-    for (const BatchPart & r : rounds) {
-        results.push_back(finish_round(r));
-        if (is_planned_) planner_.learn(r.seq->plan, results.back().tokens);
+    for (Sequence * s : decoding) {
+        results.push_back(finish_round(*s));
+        if (is_planned_) planner_.learn(s->plan, results.back().tokens);
     }
     const double round_ms = now_ms() - start;
     const bool is_timed = threads_.is_timed() && reading.empty();
     if (is_planned_ && is_timed) planner_.end_round(verify_ms, round_ms);
     if (is_planned_ && !is_timed) planner_.end_untimed_round();
-    for (size_t i = 0; is_planned_ && i < rounds.size(); ++i) {
-        Sequence & s = *rounds[i].seq;
+    for (size_t i = 0; is_planned_ && i < decoding.size(); ++i) {
+        Sequence & s = *decoding[i];
         const Decision & decision = s.plan.decision();
         if (s.params.log_plan) {
             s.plan_log.push_back(decision.to_line() + strf(" verify_ms=%.3f ms=%.3f", verify_ms, round_ms));
         }
         s.plan_summary.add(decision, (int)results[n_before + i].tokens.size(), planner_.charged());
     }
-    for (const BatchPart & slice : slices) results.push_back(finish_slice(slice, start));
+    for (Sequence * s : slices) results.push_back(finish_slice(*s, start));
     for (Sequence * s : reading) {
-        const auto is_its = [&](const BatchPart & slice) { return slice.seq == s; };
-        if (std::any_of(slices.begin(), slices.end(), is_its)) continue;
+        if (std::count(slices.begin(), slices.end(), s) > 0) continue;
         // If the drafts leave no room for prompts, the first prompt gets a separate batch. So this prompt always makes
         // progress.
         const bool is_next = slices.empty() && s == reading.front();
@@ -99,25 +96,18 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
     return results;
 }
 
-// Plans and drafts a round. Returns one part of the batch to verify for each conversation.
-std::vector<BatchPart> Rounds::draft(const std::vector<Sequence *> & sequences, bool is_timed) {
-    if (drafter_) drafter_->set_n_threads(n_threads());
+// Plans and drafts a round: sets the tree to verify of each conversation.
+void Rounds::draft(const std::vector<Sequence *> & sequences, bool is_timed) {
+    if (models_.drafter) models_.drafter->set_n_threads(n_threads());
     const auto forces = [](const Sequence * s) { return s->forces; };
-    is_planned_ = can_draft_ || std::any_of(sequences.begin(), sequences.end(), forces);
-    if (is_planned_) {
-        planner_.set_n_threads(n_threads());
-        planner_.begin_round((int)sequences.size(), is_timed);
-        drafting_.plan(sequences);
-        drafting_.draft(sequences);
-        std::vector<SequencePlan *> plans;
-        for (Sequence * s : sequences) plans.push_back(&s->plan);
-        planner_.choose(plans);
-    }
-    std::vector<BatchPart> out;
-    for (Sequence * s : sequences) {
-        out.push_back({s, 0, 0, is_planned_ ? s->plan.tree() : DraftTree(s->tokens.back())});
-    }
-    return out;
+    is_planned_ = models_.can_draft() || std::any_of(sequences.begin(), sequences.end(), forces);
+    for (Sequence * s : sequences) s->plan.round.begin(s->tokens.back());
+    if (!is_planned_) return;
+    planner_.set_n_threads(n_threads());
+    planner_.begin_round((int)sequences.size(), is_timed);
+    drafting_.plan(sequences);
+    drafting_.draft(sequences);
+    planner_.choose(plans_of(sequences));
 }
 
 StepResult Rounds::result_of(const Sequence & s, const char * phase) const {
@@ -157,27 +147,30 @@ StepResult Rounds::prefill(Sequence & s) {
         const Image * image = s.image();
         const bool is_whole = image && image->is_whole;
         const int n_max = is_whole ? image->n_rows : std::min(target_.n_prompt_rows(), n_slice_end - s.n_past);
-        const BatchPart slice{&s, std::min(n_max, s.n_rows_alike())};
+        const int n_rows = std::min(n_max, s.n_rows_alike());
+        s.plan.round.n_prompt_rows = n_rows;
         batch_.clear();
-        add_rows(slice);
-        if (!target_.prepare_prompt(s.range, slice.n_rows)) s.mark_inexact(s.n_past);
+        add_rows(s);
+        if (!target_.prepare_prompt(s.range, n_rows)) s.mark_inexact(s.n_past);
         run(batch_, ThreadPolicy::Kind::prompt);
         // With widens_last_block(), the last block and the output head run for all rows of the slice, not only for the
         // last row. Their rounding then depends on the number of rows.
-        if (target_.widens_last_block() && slice.is_last() && !exact_rows_.allows(slice.n_rows)) {
-            s.mark_inexact(s.n_past + slice.n_rows - 1);
+        if (target_.widens_last_block() && s.ends_prompt() && !exact_rows_.allows(n_rows)) {
+            s.mark_inexact(s.n_past + n_rows - 1);
         }
-        result = finish_slice(slice, start);
+        result = finish_slice(s, start);
         start = now_ms();
     }
     return result;
 }
 
-void Rounds::add_rows(const BatchPart & slice) {
-    const Sequence & s = *slice.seq;
+// Adds the slice of a prompt to the batch.
+void Rounds::add_rows(Sequence & s) {
     const Image * image = s.image();
-    for (int i = 0; i < slice.n_rows; ++i) {
-        const bool output = target_.needs_all_outputs() || (slice.is_last() && i == slice.n_rows - 1);
+    const int n_rows = s.plan.round.n_prompt_rows;
+    s.plan.round.first_row = batch_.n_rows();
+    for (int i = 0; i < n_rows; ++i) {
+        const bool output = target_.needs_all_outputs() || (s.ends_prompt() && i == n_rows - 1);
         const Token token = s.tokens[s.n_past + i];
         const Pos pos = target_.cells().pos(s.range, s.n_past + i);
         if (image) {
@@ -190,17 +183,19 @@ void Rounds::add_rows(const BatchPart & slice) {
 }
 
 // Ends a slice of the prompt. Call this function after the slice's batch has run.
-StepResult Rounds::finish_slice(const BatchPart & slice, double start_ms) {
-    Sequence & s = *slice.seq;
-    const bool is_last = slice.is_last();
-    const int n_known = is_last ? slice.n_rows - 1 : slice.n_rows;  // number of rows whose next token is known
-    if (s.draft) commit_prefilled(s, slice.first, n_known);
+StepResult Rounds::finish_slice(Sequence & s, double start_ms) {
+    const bool is_last = s.ends_prompt();
+    const int first = s.plan.round.first_row;
+    const int n_known = s.plan.round.n_prompt_rows - is_last;  // number of rows whose next token is known
+    if (s.draft) commit_prefilled(s, first, n_known);
     s.n_past += n_known;
     s.stats.prompt_ms += now_ms() - start_ms;
     StepResult result = result_of(s, "prefill");
     if (is_last) {
         s.decode_start_ms = now_ms();
-        result = finish_round({&s, 0, slice.first + slice.n_rows - 1, DraftTree(s.tokens.back())});
+        s.plan.round.begin(s.tokens.back());
+        s.plan.round.first_row = first + n_known;
+        result = finish_round(s);
     }
     conversations_.set_checkpoint(s);
     return result;
@@ -208,7 +203,8 @@ StepResult Rounds::finish_slice(const BatchPart & slice, double start_ms) {
 
 // Commits the pending rows to the drafter, then rows [row, row + n_rows) of the last decode.
 void Rounds::commit_prefilled(Sequence & s, int row, int n_rows) {
-    HiddenStates hidden_states = target_.hidden_states().from(row, n_embd_target_);
+    HiddenStates hidden_states = target_.hidden_states().from(row, models_.draft_traits.n_embd_target);
+    drafting_.set_window(s);
     s.commit_pending();
     hidden_states.n_rows = n_rows;
     if (n_rows > 0) s.draft->commit(hidden_states, &s.tokens[s.draft->n_rows() + 1]);
@@ -232,30 +228,29 @@ void Rounds::run(TargetBatch & batch, ThreadPolicy::Kind kind) {
 }
 
 // Runs the batch of a round. Trees come before prompt slices, so that each tree is within one ubatch of llama.cpp.
-double Rounds::verify(std::vector<BatchPart> & rounds, const std::vector<Sequence *> & reading,
-                      std::vector<BatchPart> & slices) {
+double Rounds::verify(const std::vector<Sequence *> & decoding, const std::vector<Sequence *> & reading,
+                      std::vector<Sequence *> & slices) {
     const double start = now_ms();
-    for (BatchPart & r : rounds) {
-        if (r.seq->exactness != Exactness::off && !exact_rows_.allows(r.seq->n_replay + r.tree.size())) replay(*r.seq);
+    for (Sequence * s : decoding) {
+        const int n_rows = s->n_replay + s->plan.tree().size();
+        if (s->exactness != Exactness::off && !exact_rows_.allows(n_rows)) replay(*s);
     }
     batch_.clear();
-    for (BatchPart & r : rounds) {
-        add_replay(*r.seq, r.seq->n_replay);
-        if (r.tree.size() > 1) target_.cells().remember(r.seq->range);
-        r.first = batch_.add_tree(r.tree, target_.cells().pos(r.seq->range, r.seq->n_past), r.seq->range);
+    for (Sequence * s : decoding) {
+        const DraftTree & tree = s->plan.tree();
+        add_replay(*s, s->n_replay);
+        if (tree.size() > 1) target_.cells().remember(s->range);
+        s->plan.round.first_row = batch_.add_tree(tree, target_.cells().pos(s->range, s->n_past), s->range);
     }
     slices = cut(reading, batch_.n_rows());
-    for (BatchPart & slice : slices) {
-        slice.first = batch_.n_rows();
-        add_rows(slice);
-    }
+    for (Sequence * s : slices) add_rows(*s);
     if (is_planned_ && slices.empty()) batch_.pad(planner_.n_padding());
     run(batch_, slices.empty() ? ThreadPolicy::Kind::decode : ThreadPolicy::Kind::prompt);
     const double ms = now_ms() - start;
-    for (BatchPart & r : rounds) r.seq->stats.verify_ms += ms;
-    note_exactness(rounds);
+    for (Sequence * s : decoding) s->stats.verify_ms += ms;
+    note_exactness(decoding);
     if (!exact_rows_.allows(batch_.n_rows())) {
-        for (const BatchPart & slice : slices) slice.seq->mark_inexact(slice.seq->n_past);
+        for (Sequence * s : slices) s->mark_inexact(s->n_past);
     }
     return ms;
 }
@@ -279,20 +274,19 @@ void Rounds::replay(Sequence & s) {
     }
 }
 
-void Rounds::note_exactness(const std::vector<BatchPart> & rounds) {
+void Rounds::note_exactness(const std::vector<Sequence *> & decoding) {
     const bool is_exact = exact_rows_.allows(batch_.n_rows());
-    for (const BatchPart & r : rounds) {
-        if (is_exact && (r.tree.is_chain() || target_.keeps_order())) continue;
-        r.seq->mark_inexact(r.seq->n_past - r.seq->n_replay);
+    for (Sequence * s : decoding) {
+        if (is_exact && (s->plan.tree().is_chain() || target_.keeps_order())) continue;
+        s->mark_inexact(s->n_past - s->n_replay);
     }
 }
 
-StepResult Rounds::finish_round(const BatchPart & round) {
-    Sequence & s = *round.seq;
+StepResult Rounds::finish_round(Sequence & s) {
     StepResult out = result_of(s, "decode");
-    const MatchResult result = accept(round, out);
+    const MatchResult result = accept(s, out);
     if (s.uses_text || s.forces) count_text(s, result);
-    commit(round, result);
+    commit(s, result);
     out.tokens = result.tokens;
     for (size_t i = 0; i < result.tokens.size(); ++i) out.accepted.push_back((int)i < result.n_accepted());
     out.n_prompt_done = s.n_prompt;
@@ -302,11 +296,10 @@ StepResult Rounds::finish_round(const BatchPart & round) {
 }
 
 // Returns the longest path of drafted tokens that the target chooses, and one more token.
-MatchResult Rounds::accept(const BatchPart & round, StepResult & out) {
-    Sequence & s = *round.seq;
+MatchResult Rounds::accept(Sequence & s, StepResult & out) {
     int n_left = s.n_max - (int)s.tokens.size();
-    return match(round.tree, [&](int node) {
-        std::optional<Choice> choice = choose(s, node, round, out);
+    return match(s.plan.tree(), [&](int node) {
+        std::optional<Choice> choice = choose(s, node, out);
         if (choice && choice->stop) out.finish = "stop";
         if (choice) choice->stop = choice->stop || --n_left == 0;
         return choice;
@@ -316,16 +309,16 @@ MatchResult Rounds::accept(const BatchPart & round, StepResult & out) {
 // Returns the target's choice at a node. Choice::stop is set if the token ends the text. Returns nullopt if the sampler
 // fails because of its own request. In this case the tokens accepted before the failure are kept, and the other
 // requests of the round continue.
-std::optional<Choice> Rounds::choose(Sequence & s, int node, const BatchPart & round, StepResult & out) {
-    const int row = round.first + node;
-    const Pos pos = (Pos)s.tokens.size() + round.tree.depth[node];
+std::optional<Choice> Rounds::choose(Sequence & s, int node, StepResult & out) {
+    const int row = s.plan.round.first_row + node;
+    const Pos pos = (Pos)s.tokens.size() + s.plan.tree().depth[node];
     const float * logits = s.n_picked > 0 ? nullptr : target_.logits(row);
     Token token = -1;
     try {
         const Token sampled = s.n_picked == 1  ? target_.picks().top(row).tokens[0]
                               : s.n_picked > 0 ? s.sampler->sample(target_.picks().top(row), pos)
                                                : s.sampler->sample(logits, pos);
-        token = s.params.synth_rates.empty() ? sampled : synthetic(round, node, sampled);
+        token = s.params.synth_rates.empty() ? sampled : synthetic(s, node, sampled);
         s.sampler->accept(token, /*is_own=*/token == sampled);
     } catch (const Error & e) {
         if (e.kind != ErrorKind::grammar && e.kind != ErrorKind::value) throw;
@@ -350,8 +343,7 @@ void Rounds::count_text(Sequence & s, const MatchResult & result) {
 // this child is rejected, `sampled`. If `sampled` is the token of a child, the next token that no child has replaces
 // it. Each position has one random draw, so that all strategies have the same acceptance. The first token of an answer
 // comes from the prefill, before any draft.
-Token Rounds::synthetic(const BatchPart & round, int node, Token sampled) const {
-    const Sequence & s = *round.seq;
+Token Rounds::synthetic(const Sequence & s, int node, Token sampled) const {
     const DraftTree & pool = s.plan.pool();
     if (s.n_past < s.n_prompt) return sampled;
     const int at = s.plan.pool_node(node);
@@ -361,24 +353,24 @@ Token Rounds::synthetic(const BatchPart & round, int node, Token sampled) const 
     const size_t depth = pool.depth[at];
     const double above = depth > 0 && depth <= rates.size() ? rates[depth - 1] : 1.0;
     const double rate = depth < rates.size() && above > 0.0 ? rates[depth] / above : 0.0;
-    const Pos pos = s.n_past + round.tree.depth[node] + 1;
+    const Pos pos = s.n_past + s.plan.tree().depth[node] + 1;
     if (Noise(s.params.sampling.seed, pos).uniform() < rate) return pool.token[child - pool.parent.begin()];
     while (pool.child(at, sampled) >= 0) sampled = (sampled + 1) % target_.vocab().size();
     return sampled;
 }
 
 // Applies the result of a round to the conversation. commit() can fail halfway only if memory is short.
-void Rounds::commit(const BatchPart & round, const MatchResult & result) {
-    Sequence & s = *round.seq;
+void Rounds::commit(Sequence & s, const MatchResult & result) {
+    const DraftTree & tree = s.plan.tree();
     if (s.draft) {
         std::vector<int32_t> rows;
-        for (int32_t node : result.nodes) rows.push_back(round.first + node);
+        for (int32_t node : result.nodes) rows.push_back(s.plan.round.first_row + node);
         // If matching stopped at an accepted node, the next token may be unknown. The row of this node stays pending,
         // like the last row of every round.
         s.hidden_states.add(s.n_past, target_.hidden_states(), rows);
         s.hidden_states.trim(s.draft->n_rows());
     }
-    const bool is_kept = target_.cells().keep_path(s.range, round.tree, result.nodes.back(), s.n_past);
+    const bool is_kept = target_.cells().keep_path(s.range, tree, result.nodes.back(), s.n_past);
     s.n_replay = is_kept ? 0 : s.n_replay + (int)result.nodes.size();
     const bool is_first = s.n_past < s.n_prompt;  // the prefill ran these rows
     s.n_past += (int)result.nodes.size();
@@ -386,7 +378,7 @@ void Rounds::commit(const BatchPart & round, const MatchResult & result) {
     if (s.uses_text) {
         for (Token token : result.tokens) s.text.add(token);
     }
-    const auto [n_tried, n_accepted] = s.stats.count(round.tree, result, is_first);
+    const auto [n_tried, n_accepted] = s.stats.count(tree, result, is_first);
     drafting_.learn(s, n_tried, n_accepted);
     s.stats.predicted_ms = now_ms() - s.decode_start_ms;
 }

@@ -37,16 +37,6 @@ struct StepResult {
     std::optional<Error> error;
 };
 
-// The rows of one conversation in a batch: a slice of its prompt, or a tree. They start at the conversation's n_past.
-struct BatchPart {
-    Sequence * seq;
-    int n_rows;     // number of prompt rows; 0 for a tree
-    int first = 0;  // index of the first row in the batch, set when the part is added
-    DraftTree tree = {};
-
-    bool is_last() const { return seq->n_past + n_rows == seq->n_prompt; }
-};
-
 class Rounds {
   public:
     // All arguments except the options must outlive this object.
@@ -72,36 +62,35 @@ class Rounds {
     bool cuts_freely(const Sequence & s, int n_rows) const;
     // Returns true if the prompts of `reading` may share the batch of the rounds of `decoding`.
     bool can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const;
-    // Returns the prompt slices to add to a batch that already has n_rows rows of rounds, in the order of `reading`.
-    std::vector<BatchPart> cut(const std::vector<Sequence *> & reading, int n_rows) const;
+    // Cuts slices of prompts to add to a batch that already has n_rows rows of rounds. Returns the conversations with a
+    // slice, in the order of `reading`.
+    std::vector<Sequence *> cut(const std::vector<Sequence *> & reading, int n_rows) const;
     // Returns true if this conversation may copy rows of another conversation.
     bool can_adopt(const Sequence & s) const;
     // Returns true if another conversation in `reading` is about to compute rows that `s` could copy.
     bool waits_for(const Sequence & s, const std::vector<Sequence *> & reading) const;
     StepResult result_of(const Sequence & s, const char * phase) const;
     StepResult prefill(Sequence & s);
-    void add_rows(const BatchPart & slice);
-    StepResult finish_slice(const BatchPart & slice, double start_ms);
+    void add_rows(Sequence & s);
+    StepResult finish_slice(Sequence & s, double start_ms);
     void commit_prefilled(Sequence & s, int row, int n_rows);
-    std::vector<BatchPart> draft(const std::vector<Sequence *> & sequences, bool is_timed);
-    double verify(std::vector<BatchPart> & rounds, const std::vector<Sequence *> & reading,
-                  std::vector<BatchPart> & slices);
+    void draft(const std::vector<Sequence *> & sequences, bool is_timed);
+    double verify(const std::vector<Sequence *> & decoding, const std::vector<Sequence *> & reading,
+                  std::vector<Sequence *> & slices);
     // Runs the batch with the current best number of threads.
     void run(TargetBatch & batch, ThreadPolicy::Kind kind);
     void add_replay(const Sequence & s, int n);
-    void note_exactness(const std::vector<BatchPart> & rounds);
-    StepResult finish_round(const BatchPart & round);
-    MatchResult accept(const BatchPart & round, StepResult & out);
-    std::optional<Choice> choose(Sequence & s, int node, const BatchPart & round, StepResult & out);
+    void note_exactness(const std::vector<Sequence *> & decoding);
+    StepResult finish_round(Sequence & s);
+    MatchResult accept(Sequence & s, StepResult & out);
+    std::optional<Choice> choose(Sequence & s, int node, StepResult & out);
     void count_text(Sequence & s, const MatchResult & result);
-    Token synthetic(const BatchPart & round, int node, Token sampled) const;
-    void commit(const BatchPart & round, const MatchResult & result);
+    Token synthetic(const Sequence & s, int node, Token sampled) const;
+    void commit(Sequence & s, const MatchResult & result);
 
     Target & target_;
-    Drafter * drafter_;
-    bool can_draft_;
+    const Models & models_;
     bool is_planned_ = false;  // the planner plans the current round
-    int n_embd_target_;        // number of values of a hidden state
     Planner & planner_;
     Conversations & conversations_;
     const RowCounts & exact_rows_;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "engine/saved_sequence.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"

@@ -122,6 +122,8 @@ struct Sequence {
     std::optional<Error> failure;  // error of the sampler; the next step reports it and ends the generation
 
     bool is_prefilling() const { return is_active && n_past < n_prompt; }
+    // Returns true if this conversation's part of the batch includes the last prompt token.
+    bool ends_prompt() const { return n_past + plan.round.n_prompt_rows == n_prompt; }
     // Returns the position at which the prefill ends. If no answer is requested, the last prompt token does not run.
     int prompt_end() const { return n_max > n_prompt ? n_prompt : n_prompt - 1; }
 
@@ -163,6 +165,12 @@ struct Sequence {
         if (n_pending() > 0) draft->commit(pending(), &tokens[draft->n_rows() + 1]);
     }
 };
+
+inline std::vector<SequencePlan *> plans_of(const std::vector<Sequence *> & sequences) {
+    std::vector<SequencePlan *> plans;
+    for (Sequence * s : sequences) plans.push_back(&s->plan);
+    return plans;
+}
 
 // Minimum number of rows for which copying from another conversation is faster than computing.
 constexpr int n_adopt_least = 16;

@@ -250,12 +250,11 @@ bool Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, 
     }
     const Pos pos = this->pos(range, n_past), end = pos + tree.depth[node] + 1;
     const std::vector<int32_t> leaves = tree.leaves();
-    const std::vector<int> leaf = leaf_of_seq((int)leaves.size(), range);
     if (range.reserved >= 0) reserve_rejected(range, tree, tree.path(node), pos);
     // An id whose path contains the node keeps its path; all other ids copy the node's path.
     std::vector<llama_seq_id> keeps, others;
     for (int i = 0; i < range.count; ++i) {
-        const std::vector<int32_t> own = tree.path(leaves[leaf[i]]);
+        const std::vector<int32_t> own = tree.path(leaves[SeqRange::leaf_of(i, leaves.size())]);
         const bool is_on = std::find(own.begin(), own.end(), node) != own.end();
         (is_on ? keeps : others).push_back(range.first + i);
     }

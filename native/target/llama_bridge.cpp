@@ -8,7 +8,6 @@
 #include <map>
 #include <mutex>
 #include <regex>
-#include <set>
 #include <thread>
 
 #include "base/error.h"

@@ -40,21 +40,15 @@ void TargetBatch::add_image_row(const float * values, int n, Pos pos, Pos y, Pos
     is_causal_ = !is_whole;
 }
 
-std::vector<int> leaf_of_seq(int n_leaves, const SeqRange & range) {
-    std::vector<int> leaf(range.count, 0);
-    for (int i = 0; i < range.count && i < n_leaves; ++i) leaf[i] = i;
-    return leaf;
-}
-
 int TargetBatch::add_tree(const DraftTree & tree, Pos pos, const SeqRange & range) {
     const std::vector<int32_t> leaves = tree.leaves();
     fail_if((int)leaves.size() > range.count, ErrorKind::value,
             "the tree has %zu leaves, but the conversation has %d sequence ids; raise n_leaves_max", leaves.size(),
             range.count);
     std::vector<std::vector<llama_seq_id>> seqs(tree.size());
-    const std::vector<int> leaf = leaf_of_seq((int)leaves.size(), range);
     for (int i = 0; i < range.count; ++i) {
-        for (int node = leaves[leaf[i]]; node >= 0; node = tree.parent[node]) seqs[node].push_back(range.first + i);
+        const int leaf = leaves[SeqRange::leaf_of(i, leaves.size())];
+        for (int node = leaf; node >= 0; node = tree.parent[node]) seqs[node].push_back(range.first + i);
     }
     const int root = n_rows();
     for (int node = 0; node < tree.size(); ++node) {

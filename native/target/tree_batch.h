@@ -19,6 +19,10 @@ struct SeqRange {
     int count = 1;
     llama_seq_id reserved = -1;  // id that keeps the cells of rejected nodes reserved; no row uses this id
     llama_seq_id copy = -1;      // id of the copy of a recurrent state from before the drafts; no row uses this id
+
+    // Returns the leaf of a tree with n_leaves leaves that the i-th id sees. The first ids see one leaf each; all other
+    // ids see leaf 0.
+    static int leaf_of(int i, size_t n_leaves) { return i < (int)n_leaves ? i : 0; }
 };
 
 class TargetBatch {
@@ -67,9 +71,5 @@ class TargetBatch {
     std::vector<int32_t> n_seqs_;
     std::vector<llama_seq_id *> seq_ptrs_;
 };
-
-// Assigns a leaf to each id of the conversation, as an index into tree.leaves(). The first ids get one leaf each, and
-// all other ids get leaf 0.
-std::vector<int> leaf_of_seq(int n_leaves, const SeqRange & range);
 
 }  // namespace eaglecpp

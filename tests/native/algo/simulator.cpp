@@ -229,8 +229,8 @@ class Run {
             draft_ms += s_.drift(pos_) * ms;
             return clock_(s_.drift(pos_) * ms);
         };
-        const RoundRequest request{0, s_.world_->n_left(pos_), n_pending_, s_.machine_.limits()};
-        const double seen_ms = test::draft(planner_, {{&plan_, request}}, propose, ms_of);
+        const test::Turn turn{&plan_, {0, s_.world_->n_left(pos_), n_pending_, s_.machine_.limits()}};
+        const double seen_ms = test::draft(planner_, {turn}, propose, ms_of);
         const Tokens tokens = drafter.emit(plan_.tree());
         const double verify_ms = verify();
         const double host_ms = d.mode == Decision::Mode::target_only ? 0.0 : s_.host_ms(pos_);

@@ -153,7 +153,7 @@ TEST(a_round_may_be_begun_anew) {
     for (int round = 0; round < 200; ++round) {
         if (round % 7 == 0) {
             s.planner.begin_round(1);
-            s.planner.decide(s.plan, {0, 50, 1, {}});
+            decide(s.planner, {&s.plan, {0, 50, 1, {}}});
         } else if (round % 11 == 0) {
             s.draft({0, 50, 1, {}});
         } else {
@@ -225,7 +225,7 @@ TEST(nothing_is_drafted_after_an_end) {
 // to the ledger.
 static double round_with_commit(Scene & s, int n_left, double commit_ms) {
     s.planner.begin_round(1);
-    s.planner.decide(s.plan, {0, n_left, 128, PlanLimits{}});
+    decide(s.planner, {&s.plan, {0, n_left, 128, {}}});
     if (commit_ms > 0.0) s.planner.catch_up(s.plan, 128, commit_ms);
     s.planner.choose({&s.plan});
     s.planner.learn(s.plan, {1});

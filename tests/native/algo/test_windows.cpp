@@ -50,6 +50,20 @@ TEST(short_texts_need_no_window) {
     CHECK(share_narrow(windows, 1023, 0.1, 0.9) == 0.0);
 }
 
+TEST(a_window_that_is_set_is_kept) {
+    DraftWindows windows(64), whole(0, /*can_narrow=*/false), automatic;
+    CHECK(windows.next(5000) == 64 && windows.next(5000, /*requested=*/16) == 16);
+    CHECK(share_narrow(whole, 5000, 0.1, 0.9) == 0.0);
+    CHECK(share_narrow(automatic, 5000, 0.1, 0.9) > 0.9);
+    CHECK(automatic.next(5000, /*requested=*/-1, /*is_free=*/false) == 0);
+}
+
+TEST(the_narrower_window_limits_a_row) {
+    CHECK(DraftWindows::first_seen(99, 0, 0) == 0 && DraftWindows::first_seen(5, 8, 0) == 0);
+    CHECK(DraftWindows::first_seen(99, 8, 0) == 92 && DraftWindows::first_seen(99, 0, 8) == 92);
+    CHECK(DraftWindows::first_seen(99, 16, 8) == 92 && DraftWindows::first_seen(99, 8, 16) == 92);
+}
+
 TEST(an_explicit_window_teaches_nothing) {
     DraftWindows windows, other;
     for (int round = 0; round < 1000; ++round) windows.learn(5000, 16, 5, 0);
