@@ -182,10 +182,8 @@ class LowlevelDrafter {
     }
 
     void share_head(const ArrayIn<2> & head) {
-        head_ctx_.reset(ggml_init({ggml_tensor_overhead() * 2, nullptr, true}));
-        ggml_tensor * t = ggml_new_tensor_2d(head_ctx_.get(), GGML_TYPE_F32, head.shape(1), head.shape(0));
-        head_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(head_ctx_.get(), drafter_->device().buft()));
-        if (!head_buffer_) fail(ErrorKind::out_of_memory, "no room for the head");
+        ggml_tensor * t = head_.make(drafter_->device().buft(), GGML_TYPE_F32, head.shape(1), head.shape(0));
+        if (!t) fail(ErrorKind::out_of_memory, "no room for the head");
         ggml_backend_tensor_set(t, head.data(), 0, ggml_nbytes(t));
         drafter_->share_head(t, t);
     }
@@ -209,8 +207,7 @@ class LowlevelDrafter {
         if (drafter_->spec().is_block()) fail(ErrorKind::value, "a block drafter's rows read no states; call block()");
     }
 
-    ggml_context_ptr head_ctx_;  // declared before the drafter, which uses this context
-    ggml_backend_buffer_ptr head_buffer_;
+    OwnMatrix head_;  // declared before the drafter, which uses this matrix
     std::unique_ptr<HiddenStateDrafter> drafter_;
     std::unique_ptr<HiddenStateSequence> sequence_;
 };

@@ -92,10 +92,8 @@ void HiddenStateDrafter::share_head(const ggml_tensor * head, const ggml_tensor 
             "%s uses the target's output head, which was repacked for the CPU and cannot be copied to %s; use "
             "repack='off' or draft_device='cpu'",
             path_.c_str(), device_name().c_str());
-    head_ctx_.reset(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
-    weights_.target_head = ggml_dup_tensor(head_ctx_.get(), to_copy);
-    head_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(head_ctx_.get(), device_.buft()));
-    if (!head_buffer_) fail(ErrorKind::out_of_memory, "no room for a copy of the target's output head");
+    weights_.target_head = head_.make(device_.buft(), to_copy->type, to_copy->ne[0], to_copy->ne[1]);
+    if (!weights_.target_head) fail(ErrorKind::out_of_memory, "no room for a copy of the target's output head");
     ggml_backend_tensor_copy(to_copy, weights_.target_head);
 }
 
@@ -164,8 +162,8 @@ void HiddenStateDrafter::reserve() {
 
 std::vector<MemoryUse> HiddenStateDrafter::memory_use() const {
     MemoryUse own{device_.get(), 0, options_.n_sequences * make_kv(nullptr)->n_bytes(), memory_.n_bytes()};
-    own.weights = n_bytes_of(weights_.buffer) + n_bytes_of(weights_.packed_buffer) + n_bytes_of(head_buffer_) +
-                  n_bytes_of(embedding_buffer_);
+    own.weights = n_bytes_of(weights_.buffer) + n_bytes_of(weights_.packed_buffer) + n_bytes_of(head_.buffer) +
+                  n_bytes_of(embedded_.buffer);
     const size_t n_host = weights_.embedding.n_bytes() + weights_.before.n_bytes() + weights_.after.n_bytes();
     if (device_.is_cpu()) {
         own.weights += n_host;
@@ -194,22 +192,13 @@ void HiddenStateDrafter::finish() {
     if (form_.n_top > 0 && !spec_.is_parallel() && !spec_.is_block()) bring_embedding();
 }
 
-// Allocates embeddings [H, n_rows] on the device.
-bool HiddenStateDrafter::make_rows(ggml_tensor *& rows, ggml_type type, int n_rows) {
-    embedding_ctx_.reset(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
-    ggml_tensor * t = ggml_new_tensor_2d(embedding_ctx_.get(), type, spec_.n_embd, n_rows);
-    embedding_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(embedding_ctx_.get(), device_.buft()));
-    if (embedding_buffer_) rows = t;
-    return embedding_buffer_ != nullptr;
-}
-
 // Uploads the embedding of the mask token, which is the input of all rows of a block except the first. One upload
 // serves all blocks.
 void HiddenStateDrafter::bring_mask() {
     const int n = spec_.block.n_rows - 1;
     if (n == 0) return;
-    fail_if(!make_rows(weights_.mask_embeddings, GGML_TYPE_F32, n), ErrorKind::out_of_memory,
-            "no room for the drafter's %d mask rows", n);
+    weights_.mask_embeddings = embedded_.make(device_.buft(), GGML_TYPE_F32, spec_.n_embd, n);
+    if (!weights_.mask_embeddings) fail(ErrorKind::out_of_memory, "no room for the drafter's %d mask rows", n);
     std::vector<float> rows((size_t)n * spec_.n_embd);
     for (int i = 0; i < n; ++i) weights_.embedding.row(spec_.mask_token, &rows[(size_t)i * spec_.n_embd]);
     ggml_backend_tensor_set(weights_.mask_embeddings, rows.data(), 0, rows.size() * sizeof(float));
@@ -223,19 +212,19 @@ void HiddenStateDrafter::bring_embedding() {
     size_t n_free, n_total;
     ggml_backend_dev_memory(device_.get(), &n_free, &n_total);
     if (n_free < 2 * n_row * spec_.n_draft_vocab + embedding_margin) return;
-    if (!make_rows(weights_.draft_embedding, table.type(), spec_.n_draft_vocab)) return;
-    ggml_tensor * rows = weights_.draft_embedding;
+    weights_.draft_embedding = embedded_.make(device_.buft(), table.type(), spec_.n_embd, spec_.n_draft_vocab);
+    if (!weights_.draft_embedding) return;
     std::string missing;
     if (!supports(form_, missing, /*n_steps=*/1)) {
         weights_.draft_embedding = nullptr;
-        embedding_buffer_.reset();
+        embedded_.buffer.reset();
         return;
     }
     std::vector<uint8_t> bytes(n_row * spec_.n_draft_vocab);
     for (int i = 0; i < spec_.n_draft_vocab; ++i) {
         std::copy_n(table.stored_row(d2t_[i]), n_row, bytes.data() + i * n_row);
     }
-    ggml_backend_tensor_set(rows, bytes.data(), 0, bytes.size());
+    ggml_backend_tensor_set(weights_.draft_embedding, bytes.data(), 0, bytes.size());
 }
 
 }  // namespace eaglecpp

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <ggml-backend.h>
-#include <ggml-cpp.h>
 
 #include <memory>
 #include <string>
@@ -106,7 +105,6 @@ class HiddenStateDrafter : public Drafter {
     std::unique_ptr<DraftKv> make_kv(ggml_backend_buffer_type_t buft) const;
     void bring_embedding();
     void bring_mask();
-    bool make_rows(ggml_tensor *& rows, ggml_type type, int n_rows);
 
     DraftSpec spec_;
     DrafterOptions options_;
@@ -114,8 +112,7 @@ class HiddenStateDrafter : public Drafter {
     std::string path_;
     DraftDevice device_;
     DraftWeights weights_;
-    ggml_context_ptr head_ctx_, embedding_ctx_;
-    ggml_backend_buffer_ptr head_buffer_, embedding_buffer_;
+    OwnMatrix head_, embedded_;
     GraphForm form_;
     DraftMemory memory_;
     Recent<GraphShape, std::unique_ptr<DraftGraph>> graphs_;

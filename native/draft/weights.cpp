@@ -38,6 +38,13 @@ void EmbeddingTable::row(int id, float * dst) const {
     }
 }
 
+ggml_tensor * OwnMatrix::make(ggml_backend_buffer_type_t buft, ggml_type type, int64_t n, int64_t n_rows) {
+    ctx.reset(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
+    ggml_tensor * t = ggml_new_tensor_2d(ctx.get(), type, n, n_rows);
+    buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), buft));
+    return buffer ? t : nullptr;
+}
+
 ggml_tensor * DraftWeights::find(const std::string & name) const {
     for (const ggml_context_ptr * of : {&ctx, &packed_ctx}) {
         if (ggml_tensor * t = *of ? ggml_get_tensor(of->get(), name.c_str()) : nullptr) return t;

@@ -46,6 +46,15 @@ class EmbeddingTable {
     int n_rows_ = 0;
 };
 
+// A matrix with its own memory on a device.
+struct OwnMatrix {
+    ggml_context_ptr ctx;
+    ggml_backend_buffer_ptr buffer;
+
+    // Allocates the matrix [n, n_rows] in a buffer of `buft`. Returns null if there is no room.
+    ggml_tensor * make(ggml_backend_buffer_type_t buft, ggml_type type, int64_t n, int64_t n_rows);
+};
+
 struct DraftWeights {
     ggml_tensor * target_head = nullptr;  // the target's head, if the drafter has no head
     EmbeddingTable embedding;
