@@ -111,11 +111,11 @@ class Stream(AnswerStream):
     @property
     def unwatched_ms(self) -> float:
         """Milliseconds for which rounds may run before Python checks their tokens; 0 if a thinking budget has
-        to be checked after each round.
+        to be checked after each round, or if the target cannot roll back the tokens after a stop string.
         """
-        if self._budget is not None:
-            return 0.0
         stops = self._request.sampling.stop or self._request.source.stop_when is not None
+        if self._budget is not None or (stops and self._shared.native.chains_only):
+            return 0.0
         return _STOP_MS if stops else UNWATCHED_MS
 
     @property
@@ -231,9 +231,8 @@ class Stream(AnswerStream):
         """Processes the round's tokens one by one, so that the end of the text never depends on the number of
         tokens in a round.
         """
-        finish: FinishReason | None = "length" if result.finish else None
-        if result.finish == "stop":
-            finish = "stop"
+        is_end = result.finish == "stop"
+        finish: FinishReason | None = "stop" if is_end else "length" if result.finish else None
         stop_when, max_repeats = self._request.source.stop_when, self._request.sampling.max_repeats
         for index, token in enumerate(result.tokens):
             entry = None
@@ -244,7 +243,7 @@ class Stream(AnswerStream):
             if token in self._request.stop_tokens:
                 self._stopped_by = self._request.stop_tokens[token]
                 return "stop"
-            if finish == "stop" and index == len(result.tokens) - 1:
+            if is_end and index == len(result.tokens) - 1:
                 break
             self._texts.append(self._detokenizer.feed(self._shared.vocabulary.token_to_piece(token)))
             is_over = self._detokenizer.stopped or (stop_when is not None and stop_when(self._tokens))
@@ -259,14 +258,16 @@ class Stream(AnswerStream):
 
     def _end(self) -> Timings:
         """Ends the native generation. Returns the counters of the whole answer so far."""
-        n_tokens, self._is_running = len(self._tokens), False
-        raw = self._sequence.end(self._generation, n_tokens - self._n_before)
+        tokens, self._is_running = self._tokens, False
+        raw = self._sequence.end(self._generation, len(tokens) - self._n_before)
         self._plan_log += raw["plan_log"]
-        repeats = ends_in_a_loop(self._tokens, self._request.sampling.max_repeats)
+        n_accepted = sum(self._accepted[self._n_before :])
         timings = Timings.from_raw(
             raw,
-            predicted_n=n_tokens - self._timings.predicted_n,
-            loops=is_looping(self._tokens) or repeats,
+            predicted_n=len(tokens) - self._timings.predicted_n,
+            draft_n_accepted=n_accepted,
+            text_draft_n_accepted=min(raw["text_draft_n_accepted"], n_accepted),
+            loops=is_looping(tokens) or ends_in_a_loop(tokens, self._request.sampling.max_repeats),
             peak_memory=_peak_memory(),
             plan=self._shared.plan_facts(self._request.plan, raw),
         )

@@ -150,21 +150,22 @@ void Engine::clear(int id) {
     attempt([&] { conversations_.forget(conversations_.get(id)); }, [] {});
 }
 
-// Ends a generation and rolls back the tokens of the last round that the caller does not keep. Target-only decoding
-// would not have run these tokens, and a later prompt that continues the text must find the same rows.
+// Ends a generation and rolls back the tokens of the last step that the caller does not keep. Target-only decoding
+// would not have run these tokens, and a later prompt that continues the text must find the same rows. The counters
+// leave out the rounds after the last kept token, but the times include them.
 void Engine::end(int id, int n_taken) {
     Use use(*this);
     Sequence & s = conversations_.get(id);
     s.is_active = false;
     if (n_taken < 0 || n_taken >= (int)s.tokens.size() - s.n_prompt) return;
+    const Stats all = s.stats;
+    const auto is_last = [&](const auto & round) { return round.first.n_predicted >= n_taken; };
+    const auto last = std::find_if(s.rounds.begin(), s.rounds.end(), is_last);
+    if (last != s.rounds.end()) s.stats = last->first, s.plan_summary = last->second;
+    s.stats.predicted_ms = all.predicted_ms, s.stats.draft_ms = all.draft_ms, s.stats.verify_ms = all.verify_ms;
     const int n_tokens = s.n_prompt + n_taken;
     if (s.n_past < n_tokens || !target().model().supports_trees()) return;
     attempt([&] { conversations_.cut(s, n_tokens); }, [&] { conversations_.forget(s); });
-}
-
-// Rounds the number of picked logits up, so that llama.cpp does not rebuild its graphs for each sampler.
-static int n_to_pick(int n_needed) {
-    return n_needed <= 1 ? n_needed : n_needed <= n_picked_max ? n_picked_max : 0;
 }
 
 std::unique_ptr<Sampler> Engine::make_sampler(const GenerateParams & params) const {
@@ -228,7 +229,9 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
         },
         [&] { conversations_.forget(s); });
     s.stats.n_reused = s.n_past;
-    const int n_top = params.n_probs > 0 ? 0 : n_to_pick(sampler->n_needed());
+    // Rounds the number of picked logits up, so that llama.cpp does not rebuild its graphs for each sampler.
+    const int n_needed = params.n_probs > 0 ? 0 : sampler->n_needed();
+    const int n_top = n_needed <= 1 ? n_needed : n_needed <= n_picked_max ? n_picked_max : 0;
     s.n_picked = attempt([&] { return models_.target->picks().set(s.range, n_top) ? n_top : 0; }, [] {});
     s.stats.n_prompt = (int)prompt.size() - s.stats.n_reused;
     s.tokens = prompt;
@@ -303,16 +306,16 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
         if (!s->is_active) fail(ErrorKind::value, "sequence %d is not generating", id);
         fail_if(std::count(sequences.begin(), sequences.end(), s) > 0, ErrorKind::value,
                 "sequence %d is named twice in one step", id);
+        s->rounds.clear();
         sequences.push_back(s);
     }
-    std::vector<size_t> n_tokens(sequences.size());
     const auto goes_on = [](const StepResult & r) { return r.phase == "decode" && r.finish.empty() && !r.error; };
     const double start = now_ms();
     std::vector<StepResult> results;
     do {
-        for (size_t i = 0; i < sequences.size(); ++i) n_tokens[i] = sequences[i]->tokens.size();
+        for (Sequence * s : sequences) s->rounds.emplace_back(s->stats, s->plan_summary);
         const auto roll_back = [&] {
-            for (size_t i = 0; i < sequences.size(); ++i) conversations_.roll_back(*sequences[i], n_tokens[i]);
+            for (auto * s : sequences) conversations_.roll_back(*s, s->n_prompt + s->rounds.back().first.n_predicted);
         };
         try {
             attempt([&] { append(results, rounds_.step(sequences)); }, roll_back);
@@ -327,8 +330,7 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
 
 ExactRows Engine::measure_exact_rows(int id) {
     Use use(*this);
-    const bool is_free = id < 0 ? conversations_.empty() : !conversations_.does_any_generate(id);
-    fail_if(!is_free, ErrorKind::busy,
+    fail_if(id < 0 ? !conversations_.empty() : conversations_.does_any_generate(id), ErrorKind::busy,
             "exact rows can only be measured while no conversation generates; end the others first");
     if (id >= 0) {
         Sequence & s = conversations_.get(id);

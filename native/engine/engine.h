@@ -59,7 +59,7 @@ class Engine {
     std::vector<StepResult> step(const std::vector<int> & ids, double for_ms = 0.0);
 
     // Ends the generation of conversation `id`. n_taken: number of answer tokens to keep; < 0 keeps all. Tokens of the
-    // last round beyond n_taken are rolled back.
+    // last step beyond n_taken are rolled back, and the counters of its later rounds as well.
     void end(int id, int n_taken = -1);
     void clear(int id);
 

@@ -116,6 +116,8 @@ struct Sequence {
     bool forces = false;  // drafts tokens that the grammar forces
     SequencePlan plan;
     PlanSummary plan_summary;
+    // Counters before each round of the last step(), for an error and for an answer that ends in an earlier round.
+    std::vector<std::pair<Stats, PlanSummary>> rounds;
     std::vector<std::string> plan_log;
     DraftedDepth drafted_depth;
     double decode_start_ms = 0.0;

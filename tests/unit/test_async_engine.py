@@ -21,6 +21,7 @@ from eaglecpp.results import Completion
 from eaglecpp.server.shared import Metrics
 from helpers.models import Models
 from helpers.script import run_script
+from helpers.tiny_arch import make_hybrid
 
 PROMPTS = ("ab cd ef", "gh ij", "ab cd kl mn", "op", "ab")
 # This grammar can match each "a" in two thousand ways. After each "a" comes a rule that is too wide for the
@@ -83,6 +84,24 @@ async def test_fast_rounds_share_a_chunk(models: Models, stop: list[str]) -> Non
         timings = chunks[-1].timings
     assert timings is not None and len(chunks) < timings.rounds / 2
     assert len(chunks[0].tokens) < 20, "the first token must not wait for later rounds"
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+async def test_rounds_after_a_stop_string_leave_no_trace(
+    hybrid: bool, models: Models, tmp_path: Path
+) -> None:
+    files, prompt = make_hybrid(tmp_path) if hybrid else models, "ab cd ef gh " * 30
+    async with await AsyncEngine.open(files.target, files.draft) as engine:
+        full = await engine.generate(prompt, max_tokens=40, ignore_eos=True, seed=1)
+        stop = engine.engine.detokenize(full.tokens[9:12])
+        answer = await engine.generate(prompt, stop=stop, ignore_eos=True, seed=1)
+        text = [*answer.prompt_tokens, *answer.tokens, *answer.prompt_tokens[:20]]
+        next_turn = await engine.generate(text, max_tokens=1)
+    timings, n_accepted = answer.timings, sum(answer.accepted)
+    assert answer.stopped_by == stop and len(answer.tokens) < 13
+    assert timings.draft_n_accepted == n_accepted
+    assert 0 <= timings.rounds + n_accepted + 1 - len(answer.tokens) <= 1
+    assert next_turn.timings.prompt_n < 25
 
 
 LEFT_OPEN = """
