@@ -144,6 +144,8 @@ Status install() {
     return without("not supported on Windows yet");
 #endif
     ours.table = chosen_table();
+    s.is_possible = this_processor().avx2;
+    if (!ours.table && s.is_possible) return without("eaglecpp was compiled for another processor; install it again");
     if (!ours.table) return without("no kernels for this processor: they need AVX2 or NEON with dot products");
     s.table = ours.table->name;
     s.is_possible = true;

@@ -69,10 +69,16 @@ KernelTable with_products(const KernelTable & other, const char * name, PackedPr
 std::vector<const KernelTable *> usable_tables([[maybe_unused]] const Processor & has) {
     std::vector<const KernelTable *> tables;
 #if defined(EAGLECPP_KERNELS_X86)
-    static const KernelTable table_avx_vnni = with_products(table_avx2, "avx_vnni", products_avx_vnni);
+#if defined(EAGLECPP_KERNELS_AVX512)
     if (has.avx2 && has.avx512 && has.avx512_vnni) tables.push_back(&table_avx512);
+#endif
+#if defined(EAGLECPP_KERNELS_AVX_VNNI)
+    static const KernelTable table_avx_vnni = with_products(table_avx2, "avx_vnni", products_avx_vnni);
     if (has.avx2 && has.avx_vnni) tables.push_back(&table_avx_vnni);
+#endif
+#if defined(EAGLECPP_KERNELS_AVX2)
     if (has.avx2) tables.push_back(&table_avx2);
+#endif
 #elif defined(EAGLECPP_KERNELS_ARM)
     static const KernelTable table_neon_i8mm = with_products(table_neon, "neon_i8mm", products_neon_i8mm);
     if (has.dot_products && has.i8mm) tables.push_back(&table_neon_i8mm);
@@ -81,7 +87,7 @@ std::vector<const KernelTable *> usable_tables([[maybe_unused]] const Processor 
     return tables;
 }
 
-std::vector<const KernelTable *> usable_tables() {
+Processor this_processor() {
     Processor has;
 #if defined(EAGLECPP_KERNELS_X86)
     __builtin_cpu_init();
@@ -94,7 +100,11 @@ std::vector<const KernelTable *> usable_tables() {
     has.dot_products = has_dot_products();
     has.i8mm = has_i8mm();
 #endif
-    return usable_tables(has);
+    return has;
+}
+
+std::vector<const KernelTable *> usable_tables() {
+    return usable_tables(this_processor());
 }
 
 const KernelTable * chosen_table() {

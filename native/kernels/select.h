@@ -24,6 +24,9 @@ KernelTable with_products(const KernelTable & other, const char * name, PackedPr
 // Returns the kernel tables of this build that a processor with these features can run, best first.
 std::vector<const KernelTable *> usable_tables(const Processor & processor);
 
+// Returns the features of this machine's processor.
+Processor this_processor();
+
 // Returns the kernel tables of this build that this machine's processor can run, best first.
 std::vector<const KernelTable *> usable_tables();
 
