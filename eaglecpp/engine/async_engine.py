@@ -443,8 +443,7 @@ class AsyncEngine:
 
     def _end_unread(self) -> Updates:
         """Ends generations with too many unread tokens."""
-        tasks = [task for task in self._scheduler.running if isinstance(task, AsyncGeneration)]
-        unread = [task for task in tasks if 0 < self._n_unread < task.n_unread]
+        unread = [task for task in self._scheduler.running if 0 < self._n_unread < task.n_unread]
         for task in unread:
             _log.warning("a generation was cancelled: %d of its tokens are unread", task.n_unread)
         return self._scheduler.end(unread, CancelledGenerationError())

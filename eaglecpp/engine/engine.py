@@ -30,7 +30,6 @@ from eaglecpp.engine.planner_cache import PlannerCache
 from eaglecpp.engine.request import GenerationRequest, ResolvedRequest
 from eaglecpp.engine.scheduler import Scheduler
 from eaglecpp.engine.session import MessageList, Session, Talking
-from eaglecpp.engine.stream import UNWATCHED_MS
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
 from eaglecpp.errors import EngineBusyError, InvalidArgumentError, InvalidTypeError, MismatchError
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
@@ -117,7 +116,7 @@ class Engine(Talking):
         the prompt.
         """
         requests = [self._resolved(index, prompt, options) for index, prompt in enumerate(prompts)]
-        sessions, scheduler = [self.default_session], Scheduler(for_ms=UNWATCHED_MS)
+        sessions, scheduler = [self.default_session], Scheduler()
         try:
             sessions += [self.session() for _ in range(min(self.n_free, len(requests) - 1))]
             scheduler.open(self.shared, [session.slot for session in sessions])

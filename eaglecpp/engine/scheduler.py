@@ -28,7 +28,7 @@ from eaglecpp._extension import core
 from eaglecpp.engine.native import NativeSequence
 from eaglecpp.engine.request import ResolvedRequest, Shared
 from eaglecpp.engine.slots import HostCache, Slot, Slots
-from eaglecpp.engine.stream import Stream, next_chunks
+from eaglecpp.engine.stream import UNWATCHED_MS, Stream, next_chunks
 from eaglecpp.errors import EngineBrokenError, PreemptedError
 from eaglecpp.results import Chunk
 
@@ -43,11 +43,12 @@ class CancelledGenerationError(Exception):
 @dataclass(eq=False)
 class Generation:
     """One request, from the queue to its last event. The scheduler's thread writes all fields but
-    `is_cancelled`.
+    `is_cancelled` and `n_unread`.
 
     watch: keep `live`, the native counters, up to date
     slot_number: number of the slot, kept after the slot is freed; -1 before the first slot
     fetched: running search for the prompt's prefix in files
+    n_unread: number of tokens of `AsyncGeneration.events`
     """
 
     request: ResolvedRequest
@@ -60,6 +61,7 @@ class Generation:
     stream: Stream | None = None
     live: dict[str, Any] = field(default_factory=dict)
     fetched: Future[core.SavedSequence | None] | None = None
+    n_unread: int = 0
 
 
 Updates = list[tuple[Generation, Update]]
@@ -83,7 +85,7 @@ class Scheduler:
         *,
         reads: bool = True,
         reads_alone: bool = False,
-        for_ms: float = 0.0,
+        for_ms: float = UNWATCHED_MS,
     ) -> None:
         self.changed = threading.Condition()
         self.waiting: deque[Generation] = deque()

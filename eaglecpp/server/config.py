@@ -194,7 +194,7 @@ class ServerConfig(Checked):
     n_connections: int = 0
     head_s: float = 20.0
     body_s: float = 30.0
-    n_unread: int = 4096
+    n_unread: int = 2048
     n_response_bytes: int = 64 << 20
     grace_s: float = 5.0
     engine: Mapping[str, Any] = field(default_factory=dict)

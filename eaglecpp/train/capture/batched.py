@@ -73,7 +73,7 @@ def run(
         raise EngineBusyError("all conversations of this engine are open; close one")
     # With `reads_alone`, sequences that decode together are adjacent in the cache. llama.cpp needs adjacent
     # sequences to compute separate caches in one graph.
-    scheduler = Scheduler(reads_alone=True)
+    scheduler = Scheduler(reads_alone=True, for_ms=0.0)
     under_way: dict[Generation, _Running[T]] = {}
 
     def advance(running: _Running[T], result: Generated | None) -> Iterator[T]:
