@@ -13,6 +13,7 @@ import ctypes
 import os
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,11 @@ needs_sources = pytest.mark.skipif(not SOURCES, reason="EAGLECPP_LLAMA_SOURCE is
 
 def ours(name: str) -> str:
     return (NATIVE / name).read_text(encoding="utf-8")
+
+
+def test_each_rule_of_the_ablation_is_in_the_planner() -> None:
+    rules = tomllib.loads((NATIVE.parent / "tests" / "planner_rules.toml").read_text())["rule"]
+    assert [rule["name"] for rule in rules if ours(f"algo/{rule['file']}").count(rule["from"]) != 1] == []
 
 
 def theirs(name: str) -> str:
