@@ -264,7 +264,6 @@ class Stream(AnswerStream):
         n_accepted = sum(self._accepted[self._n_before :])
         timings = Timings.from_raw(
             raw,
-            predicted_n=len(tokens) - self._timings.predicted_n,
             draft_n_accepted=n_accepted,
             text_draft_n_accepted=min(raw["text_draft_n_accepted"], n_accepted),
             loops=is_looping(tokens) or ends_in_a_loop(tokens, self._request.sampling.max_repeats),
@@ -281,6 +280,7 @@ class Stream(AnswerStream):
         """Ends the native generation and reports its counters."""
         if self._is_running:
             self._timings = self._end()
+        self._timings = replace(self._timings, predicted_n=len(self._tokens))
         self._shared.count(self._timings, self._request.sampling.temperature)
         # A prompt with images has negative token ids. It is skipped, because `on_answer` does not receive
         # images.

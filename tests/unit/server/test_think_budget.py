@@ -67,6 +67,14 @@ def test_thinking_ends_at_its_budget(
     assert texts[0] == texts[1]
 
 
+def test_usage_and_timings_count_the_closing_text(server: TestServer, thinker: str) -> None:
+    for n_max in range(1, 9):
+        body = {"model": thinker, "messages": TURNS, "max_tokens": n_max, "thinking_budget_tokens": 2, **SEED}
+        answer = server.post("/v1/chat/completions", body).json()
+        if answer["choices"][0]["finish_reason"] == "length":
+            assert answer["usage"]["completion_tokens"] == answer["timings"]["predicted_n"] == n_max
+
+
 def test_an_invalid_budget_is_refused(server: TestServer, thinker: str) -> None:
     body = {"model": thinker, "messages": TURNS, "max_tokens": 9, "thinking": {"budget_tokens": "many"}}
     answer = server.post("/v1/messages", body)
