@@ -256,7 +256,7 @@ class Vocabulary:
         """
         return ContextFullError(
             f"the prompt is too long: it has {found}, which exceeds the available context size of {n_ctx} "
-            f"including the answer; raise n_ctx (the model was trained for {self._engine.get().n_ctx_train})"
+            f"including the answer; shorten it or raise n_ctx (trained for {self._engine.get().n_ctx_train})"
         )
 
     def _special_text(self, token: int) -> bytes:

@@ -210,7 +210,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
     const std::vector<std::shared_ptr<const Image>> images = images_of(prompt, image_rows);
     fail_if((int)prompt.size() >= n_ctx, ErrorKind::context_full,
             "the prompt is too long: it has %zu tokens, which exceeds the available context size of %d including the "
-            "answer; raise n_ctx (the model was trained for %d)",
+            "answer; shorten it or raise n_ctx (trained for %d)",
             prompt.size(), n_ctx, llama_model_n_ctx_train(target().model().get()));
     if ((models_.can_draft() || models_.drafts_forms) && params.strategy.is_fixed()) check_strategy(params.strategy);
     const Exactness exactness = params.exact.empty() ? exactness_ : exactness_of(params.exact);
