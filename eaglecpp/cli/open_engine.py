@@ -15,7 +15,7 @@ from eaglecpp.cli.terminal import note, stderr_is_terminal
 from eaglecpp.modelfile.parameters import parameter_options
 from eaglecpp.opening.fetch import fetch
 from eaglecpp.opening.find import ModelFiles
-from eaglecpp.opening.plan import plan_opening
+from eaglecpp.opening.plan import OpeningPlan, plan_opening
 from eaglecpp.options import Strategy
 from eaglecpp.store.progress import Bars
 
@@ -76,14 +76,13 @@ def open_engine(
         note(f"note: {in_flags(notice)}")
     engine = Engine(plan)
     if verbose:
-        note(plan_text(engine))
+        note(plan_text(engine.plan, engine.chat_template.describe()))
     return engine
 
 
-def plan_text(engine: Engine) -> str:
-    """Formats the plan: the opened files, and the origin of each option."""
-    rows = engine.plan.rows(engine.chat_template.describe())
-    return "\n".join(f"{name + ':':<12}{text}" for name, text in rows)
+def plan_text(plan: OpeningPlan, template: str = "") -> str:
+    """Formats a plan: the opened files, and the origin of each option. template: as in `OpeningPlan.rows`"""
+    return "\n".join(f"{name + ':':<12}{text}" for name, text in plan.rows(template))
 
 
 def needs_draft(strategy: Strategy | None, can_draft: bool) -> None:

@@ -219,11 +219,11 @@ def test_a_chat_is_answered_by_the_server(cli: Cli, server: Server, home: Path, 
 
 
 def test_commands_that_need_the_model_open_it_here(server: Server, home: Path, tmp_path: Path) -> None:
-    lines = ["/set parameter temperature 0", "/strategy off", "and more", "/show info", "so what"]
-    shown = chat(tmp_path, ["hello there", *lines])
-    assert "drafting off" in shown
+    lines = ["/set parameter temperature 0", "/strategy off", "/show info", "and more", "/show template"]
+    shown = chat(tmp_path, ["hello there", *lines, "so what"])
+    assert "drafting off" in shown and "(the command's default)" in shown
     before, _, after = shown.partition("from now on tiny:latest answers in this process")
-    assert "and more" in before and "tokens/s" in after
+    assert "/show template" in before and "tokens/s" in after
     assert len(saved_messages(home)) == 6
 
 

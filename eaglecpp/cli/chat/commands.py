@@ -272,8 +272,12 @@ def _info(chat: Chat) -> str:
     from eaglecpp.cli.show import model_rows
     from eaglecpp.store.facts import read_facts
 
-    plan = fitted(plan_text(chat.model.engine), 12)
-    return section("Model", model_rows(read_facts([chat.model.source.target]))) + plan
+    model, template = chat.model, ""
+    plan = model.plan
+    if model.is_open:
+        plan, template = model.engine.plan, model.engine.chat_template.describe()
+    rows = model_rows(read_facts([model.source.target]))
+    return section("Model", rows) + fitted(plan_text(plan, template), 12)
 
 
 def _license(chat: Chat) -> str:
