@@ -47,11 +47,12 @@ def parse_block(
     size = integer(config, "block_size")
     anchor_first = flag(config, "anchor_first")
     if not 2 - anchor_first <= size <= _MOST:
-        raise wrong("block_size", f"2 to {_MOST} rows", size)
+        raise wrong("block_size", f"2 to {_MOST} positions", size)
     if any(sliding) and integer(config, "sliding_window") < size:
         raise UnsupportedError(
-            f"config.json: sliding_window {config['sliding_window']} is narrower than the block of {size} "
-            "rows: not supported, because trainers cut only the text to the window and engines also the block"
+            f"config.json: sliding_window: expected at least {size}, the block size, found "
+            f"{config['sliding_window']}, because trainers apply a window only to the text, but engines also "
+            "to the block"
         )
     rank = _rank(config, shapes)
     for key in ("enable_confidence_head", "use_confidence_head"):
@@ -69,13 +70,13 @@ def parse_block(
             raise wrong("selector_top_k", f"at most {min(vocab, _MOST_CANDIDATES)}", selector[1])
         if hidden % conv[1] or conv[0] > size:
             raise ConfigError(
-                f"config.json: conv_kernel_size {conv[0]}, conv_group_size {conv[1]}: expected at most the "
-                f"{size} rows of a block, and a divisor of hidden_size {hidden}"
+                f"config.json: conv_kernel_size {conv[0]} must be at most the block size {size}, and "
+                f"conv_group_size {conv[1]} must divide hidden_size {hidden}"
             )
         if rank or anchor_first or "d2t" in shapes or "t2d" in shapes:
             raise UnsupportedError(
-                "DFlash2 with a Markov head, a draft vocabulary or drafts from the anchor's slot on: not "
-                "supported, because no known trainer produces such drafters"
+                "DFlash2 drafters with a Markov head, a draft vocabulary or a draft at the anchor's "
+                "position are not supported: no known trainer produces them"
             )
     return BlockSpec(
         size=size,
@@ -99,7 +100,7 @@ def parse_block(
 def _mask_token(config: Mapping[str, Any], vocab: int) -> int:
     token = config.get("mask_token_id")
     if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab:
-        raise wrong("mask_token_id", f"a token of the vocabulary of {vocab}", token)
+        raise wrong("mask_token_id", f"a token id below {vocab}", token)
     return token
 
 
@@ -122,7 +123,7 @@ def _rank(config: Mapping[str, Any], shapes: Shapes) -> int:
     for key in ("markov_rank", "dspark_markov_rank"):
         stated = config.get(key)
         if stated is not None and stated != rank:
-            raise wrong(key, str(rank or f"0, as there is no tensor {MARKOV}"), stated)
+            raise wrong(key, str(rank or f"0, because the checkpoint has no tensor {MARKOV}"), stated)
     return rank
 
 

@@ -62,8 +62,8 @@ def find_choices(
     found = dialect.choices(seen, config)
     if dialect.reads_files and target.has_head and flag(config, "tie_word_embeddings"):
         why = (
-            "the file has embeddings and no head, for which llama.cpp uses the embeddings; its converter "
-            "omits the head that DeepSpec copies from the target, which has a separate one"
+            "the file has embeddings but no head. llama.cpp then uses the embeddings as the head, but its "
+            "converter also omits a head that DeepSpec copied from the target"
         )
         found += (Choice("head", ("target", "embeddings"), why),)
     if not dialect.fuses_embedding and not dialect.is_block and options.aux_layers is None:
@@ -86,7 +86,7 @@ def build_spec(
     readings = settle(choices, options.readings)
     other = sorted(_OF_BLOCKS & set(readings))
     if other and not dialect.is_block:
-        raise ConfigError(f"reading {', '.join(other)}: is for block drafters, and this is an EAGLE drafter")
+        raise ConfigError(f"reading {', '.join(other)} is for block drafters; this is an EAGLE drafter")
     if "slots" in readings:
         config["anchor_first"] = readings["slots"] == "anchor-first"
     if "block_size" in readings:
@@ -111,7 +111,7 @@ def build_spec(
         softcap = number(config, "final_logit_softcapping", 0.0)
         gemma = GemmaLayer(own_values=not flag(config, "attention_k_eq_v"), softcap=softcap)
     if has_latent(shapes) and (dialect.fuses_embedding or gemma is not None):
-        raise UnsupportedError(f"{dialect.title} drafter with latent attention: not supported")
+        raise UnsupportedError(f"{dialect.title} drafters with latent attention are not supported")
     parallel, parallel_note = None, ""
     if MASK_FEATURE in shapes:
         if dialect.fuses_embedding or gemma is not None or has_latent(shapes):
@@ -134,9 +134,7 @@ def build_spec(
         _check_block(options)
         block = parse_block(config, shapes, sliding, vocab, gemma)
         if target.block_count in ids.ids:
-            block_note = (
-                "aux layer n is read as R_n, before the final norm; Hugging Face's states have it after"
-            )
+            block_note = "the last aux layer is read before the final norm; Hugging Face returns it after"
     _check_activation(config, dialect)
     norm_output = readings["feed"] == "post" if "feed" in readings else flag(config, "norm_output")
     # The call is long, but it keeps each field next to its rule.
@@ -183,7 +181,9 @@ def build_spec(
     )
     _check_shared(spec)
     if spec.rope_dim % 2:
-        raise wrong("partial_rotary_factor", "an even part of a head (rope rotates pairs)", rope.part)
+        raise wrong(
+            "partial_rotary_factor", "a share with an even number of values (RoPE rotates pairs)", rope.part
+        )
     notes = (
         padding_note,
         layer_note,
@@ -224,8 +224,8 @@ def _vocabulary(config: Mapping[str, Any], target: TargetInfo) -> tuple[int, str
     if not 0 < claimed - target.vocab_size <= _MAX_PADDING:
         return claimed, ""
     note = (
-        f"config.json says vocab_size {claimed}, the target has {target.vocab_size} tokens: the rows above "
-        "are left out"
+        f"vocab_size in config.json is {claimed}, but the target has {target.vocab_size} tokens; the rows of "
+        "the other tokens are omitted"
     )
     return target.vocab_size, note
 
@@ -236,17 +236,17 @@ def _check_target(target: TargetInfo, target_hidden: int, vocab: int, n_blocks: 
     """
     if target.hidden_size != target_hidden:
         raise TargetError(
-            f"target {target.path} does not fit: the drafter was made for hidden size {target_hidden}, "
+            f"target {target.path} does not fit: the drafter was made for hidden size {target_hidden}, but "
             f"the target has {target.hidden_size}"
         )
     if target.vocab_size != vocab:
         raise TargetError(
-            f"target {target.path} does not fit: the drafter was made for a vocabulary of {vocab}, "
-            f"the target has {target.vocab_size}"
+            f"target {target.path} does not fit: the drafter was made for a vocabulary of {vocab} tokens, "
+            f"but the target has {target.vocab_size}"
         )
     if n_blocks not in (None, target.block_count):
         raise TargetError(
-            f"target {target.path} does not fit: the drafter was made for a model of {n_blocks} layers, "
+            f"target {target.path} does not fit: the drafter was made for a model of {n_blocks} layers, but "
             f"the target has {target.block_count}"
         )
 
@@ -255,13 +255,13 @@ def _count_layers(config: Mapping[str, Any], shapes: Shapes) -> tuple[int, str]:
     found = {int(match[1]) for name in shapes if (match := re.match(r"layers\.(\d{1,4})\.", name))}
     count = max(found, default=0) + 1
     if count > 256:
-        raise TensorError(f"layers.{count - 1}.*: a drafter with {count} layers is implausible")
+        raise TensorError(f"layers.{count - 1}.*: expected at most 256 layers, found {count}")
     claimed = integer(config, "num_hidden_layers", None)
     if claimed in (None, count):
         return count, ""
     return (
         count,
-        f"config.json says num_hidden_layers {claimed}, but there are tensors for {count}; using the latter",
+        f"num_hidden_layers in config.json is {claimed}, but the tensors have {count} layers; using {count}",
     )
 
 
@@ -271,9 +271,9 @@ def _count_features(shapes: Shapes, target_hidden: int) -> int:
         return 3  # a missing or mis-shaped tensor is reported later, together with all other such tensors
     if shape[1] == 0 or shape[1] % target_hidden:
         raise TensorError(
-            f"tensor fc.weight {list(shape)}: expected a multiple of the target's hidden size "
-            f"{target_hidden} columns, "
-            f"found {shape[1]}; set target_hidden_size in config.json if the target is wider than the drafter"
+            f"tensor fc.weight {list(shape)}: expected a number of columns divisible by {target_hidden}, the "
+            f"target's hidden size, found {shape[1]}. If the target is wider than the drafter, set "
+            "target_hidden_size in config.json"
         )
     return shape[1] // target_hidden
 
@@ -287,8 +287,8 @@ def _stated_ids(seen: Seen, config: Mapping[str, Any]) -> tuple[tuple[int, ...] 
     agreed = bool(top and nested and top == tuple(k + 1 for k in nested))
     if top and nested and not agreed:
         raise LayerIdError(
-            f"config.json: {_IDS} is given twice, {list(top)} at the top level and {list(nested)} in "
-            "eagle_config, and the two places have different conventions; set the layers with --aux-layers"
+            f"config.json: {_IDS} is {list(top)} at the top level and {list(nested)} in eagle_config. The "
+            "two keys count layers differently; set the layers with --aux-layers"
         )
     return top or nested, "config" if top else "eagle_config", agreed
 
@@ -321,7 +321,7 @@ def _check_block(options: Options) -> None:
     """Raises ConfigError for readings that do not apply to block drafters."""
     other = sorted(set(options.readings) - _OF_BLOCKS - {"rope_theta", "rope_scaling", "layer_ids"})
     if other:
-        raise ConfigError(f"reading {', '.join(other)}: is for EAGLE drafters, and this is a block drafter")
+        raise ConfigError(f"reading {', '.join(other)} is for EAGLE drafters; this is a block drafter")
 
 
 def _last_state(n_blocks: int, hidden: int, target_hidden: int, options: Options) -> LayerIds:
@@ -330,13 +330,12 @@ def _last_state(n_blocks: int, hidden: int, target_hidden: int, options: Options
     """
     if options.aux_layers or set(options.readings) - {"rope_theta", "rope_scaling"}:
         raise LayerIdError(
-            "--aux-layers and readings other than of rope are for EAGLE-3: an EAGLE-1 or 2 "
-            "drafter reads the target's last hidden state and feeds its own output; leave them out"
+            "--aux-layers and all readings except rope_theta and rope_scaling are for EAGLE-3. EAGLE-1 and "
+            "2 always read the target's last hidden state; remove these options"
         )
     if hidden != target_hidden:
         raise TensorError(
-            f"config.json: hidden_size {hidden}: an EAGLE-1 or 2 drafter is as wide as its target, which has "
-            f"{target_hidden}"
+            f"config.json: hidden_size: expected {target_hidden}, the target's hidden size, found {hidden}"
         )
     return LayerIds((n_blocks + 1,), "final")
 
@@ -367,12 +366,12 @@ def _head_dim(config: Mapping[str, Any], hidden: int, n_heads: int) -> int:
     given = integer(config, "head_dim", None)
     if given is None and hidden % n_heads:
         raise ConfigError(
-            f"config.json: head_dim is missing, and hidden_size {hidden} does not divide by {n_heads} heads; "
-            "add head_dim"
+            f"config.json: head_dim is missing, and hidden_size {hidden} is not divisible by {n_heads} "
+            "heads; add head_dim"
         )
     head_dim = given or hidden // n_heads
     if head_dim % 2:
-        raise wrong("head_dim", "an even number (rope rotates pairs)", head_dim)
+        raise wrong("head_dim", "an even number (RoPE rotates pairs)", head_dim)
     return head_dim
 
 
@@ -401,8 +400,8 @@ def _matched_flag(config: Mapping[str, Any], keys: Sequence[str], shapes: Shapes
         raise ConfigError(f"config.json: {keys[0]} is true, but the checkpoint has no tensor {prefix}*")
     if tensors and not value:
         raise ConfigError(
-            f"tensor {tensors[0]} is in the checkpoint, but config.json does not set {keys[0]}; set it to "
-            "true if the drafter was trained with it, or remove the tensors"
+            f"the checkpoint has the tensor {tensors[0]}, but config.json does not set {keys[0]}. If the "
+            f"drafter was trained with {keys[0]}, set it to true; otherwise remove the tensor"
         )
     return value
 
@@ -412,7 +411,7 @@ def _norm_before_fc(seen: Seen, config: Mapping[str, Any]) -> dict[str, Any]:
     if nested is not None and top is not None and nested != top:
         raise ConfigError(
             f"config.json: norm_before_fc is {shown(top)} at the top level and {shown(nested)} in "
-            "eagle_config"
+            "eagle_config; keep the value that the drafter was trained with"
         )
     return {"norm_before_fc": top if nested is None else nested}
 
@@ -422,8 +421,8 @@ def _head_norm(norm_output: bool, readings: Mapping[str, str]) -> bool:
         return True
     if norm_output:
         raise ConfigError(
-            "reading head_norm=no together with feed=post (or norm_output): a state that the head reads "
-            "without the norm cannot be fed with it; give one of them"
+            "readings head_norm=no and feed=post (or norm_output) contradict each other: without a norm "
+            "before the head, no normed state can be fed back. Remove one of them"
         )
     return False
 
@@ -446,12 +445,11 @@ def _sliding(config: Mapping[str, Any], n_layers: int) -> tuple[int | None, tupl
     types = config.get("layer_types")
     if types is None:
         if not flag(config, "use_sliding_window"):
-            note = f"sliding_window {window} is not used by any layer: full attention" if window else ""
+            note = f"no layer uses sliding_window {window}; all have full attention" if window else ""
             return None, (False,) * n_layers, note
         raise ConfigError(
-            "config.json: use_sliding_window is true without layer_types, which does not say which layers "
-            "slide; add "
-            'layer_types, such as ["sliding_attention"]'
+            "config.json: use_sliding_window is true, but layer_types is missing, so the sliding layers are "
+            'unknown; add layer_types, such as ["sliding_attention"]'
         )
     sliding = _sliding_layers(types, n_layers)
     if any(sliding) and (window is None or config.get("use_sliding_window") is False):
@@ -471,7 +469,7 @@ def _sliding_layers(types: Any, n_layers: int) -> tuple[bool, ...]:
     known = {"sliding_attention": True, "full_attention": False}
     sound = isinstance(types, list) and all(isinstance(t, str) and t in known for t in types)
     if not sound or len(types) < n_layers or (len(types) > n_layers and len(set(types)) > 1):
-        raise wrong("layer_types", f"{n_layers} of full_attention or sliding_attention", types)
+        raise wrong("layer_types", f"{n_layers} entries, full_attention or sliding_attention", types)
     return tuple(known[t] for t in types[:n_layers])
 
 
@@ -496,7 +494,7 @@ def _check_shared(spec: DraftSpec) -> None:
         problems.append("embed_tokens.weight")
     if problems:
         raise TensorError(
-            f"missing: {' and '.join(problems)}; the target's cannot replace them: drafter "
-            f"{spec.hidden_size} wide with {spec.draft_vocab_size} tokens, target "
-            f"{spec.target_hidden_size} wide with {spec.vocab_size}"
+            f"the checkpoint has no {' and no '.join(problems)}, and the target's do not fit: the drafter "
+            f"has hidden size {spec.hidden_size} and {spec.draft_vocab_size} tokens, the target "
+            f"{spec.target_hidden_size} and {spec.vocab_size}"
         )

@@ -74,8 +74,8 @@ def open_checkpoint(src: str | Path) -> Checkpoint:
     if path.is_file():
         return _open_file(path)
     raise SourceError(
-        f"{src}: expected a checkpoint directory or a .safetensors, .bin or .gguf file, found nothing. "
-        "`eaglecpp convert hf.co/OWNER/NAME` downloads one from the Hub"
+        f"{src}: expected a checkpoint directory or a .safetensors, .bin or .gguf file, found nothing. To "
+        "download a checkpoint from the Hub, pass hf.co/OWNER/NAME"
     )
 
 
@@ -87,10 +87,10 @@ def _open_directory(directory: Path, name: str) -> Checkpoint:
     ]
     if not usable:
         raise CheckpointError(
-            f"{directory}: expected model.safetensors or pytorch_model.bin (or shards), found neither"
+            f"{directory}: expected model.safetensors, pytorch_model.bin or their shards, found none of them"
         )
     index, files, read = usable[0]
-    notes = ("read the safetensors, ignored the .bin files next to them",) if len(usable) > 1 else ()
+    notes = ("read the .safetensors files and ignored the .bin files",) if len(usable) > 1 else ()
     shards = _shards(directory, index)
     if shards is not None:
         files = [directory / shard for shard in sorted(set(shards.values()))]
@@ -137,7 +137,7 @@ def _open_file(path: Path) -> Checkpoint:
 def _config_path(directory: Path) -> Path:
     path = directory / "config.json"
     if not path.is_file():
-        raise CheckpointError(f"{path}: not found; a drafter's sizes and switches are in its config.json")
+        raise CheckpointError(f"{path}: not found; download it too, because it has the drafter's sizes")
     return path
 
 
@@ -164,7 +164,7 @@ def _merge(files: Sequence[Path], read: _Read) -> dict[str, TensorSource]:
     for path in files:
         for name, source in read(path).items():
             if name in tensors:
-                raise CheckpointError(f"{path}: tensor {name} is already in {tensors[name].path.name}")
+                raise CheckpointError(f"{path}: tensor {name} is also in {tensors[name].path.name}")
             tensors[name] = source
     return tensors
 
@@ -172,9 +172,7 @@ def _merge(files: Sequence[Path], read: _Read) -> dict[str, TensorSource]:
 def _check_index(path: Path, shards: dict[str, str], tensors: dict[str, TensorSource]) -> None:
     absent = sorted(name for name in shards if name not in tensors)
     if absent:
-        raise CheckpointError(
-            f"{path}: tensors that are listed there but are in no shard: {', '.join(absent[:8])}"
-        )
+        raise CheckpointError(f"{path}: it lists tensors that no shard contains: {', '.join(absent[:8])}")
 
 
 def _file_sha256(path: Path) -> str:

@@ -72,7 +72,7 @@ def number(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: 
     value = config.get(key)
     if value is None:
         if default is _MISSING:
-            raise ConfigError(f"{where}{key}: expected a number, found nothing; add it")
+            raise ConfigError(f"{where}{key}: expected a number, found no such key; add the key")
         return default if default is None else float(default)
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
@@ -100,7 +100,7 @@ def integer(config: Mapping[str, Any], key: str, default: Any = _MISSING, where:
     value = config.get(key)
     if value is None:
         if default is _MISSING:
-            raise ConfigError(f"{where}{key}: expected a positive integer, found nothing; add it")
+            raise ConfigError(f"{where}{key}: expected a positive integer, found no such key; add the key")
         return None if default is None else int(default)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
         raise wrong(key, "a positive integer", value, where)

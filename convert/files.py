@@ -104,14 +104,14 @@ def read_json(path: Path, limit: int = 16 << 20) -> Any:
     """
     data = read_limited(path, limit)
     if len(data) > limit:
-        raise ValueError(f"more than {limit} bytes, which no such file has")
+        raise ValueError(f"expected at most {limit} bytes, found more")
     try:
         value = json.loads(data)
         is_deep = is_deeper(value, _MAX_LEVELS)
     except RecursionError:
         is_deep = True
     if is_deep:
-        raise ValueError(f"expected values that are nested at most {_MAX_LEVELS} levels deep")
+        raise ValueError(f"expected at most {_MAX_LEVELS} nested levels, found more")
     return value
 
 

@@ -53,7 +53,8 @@ def quantize_rows(rows: _F32, kind: GGMLQuantizationType) -> _U8:
     written = _library().ggml_quantize_chunk(int(kind), rows.ctypes.data, out.ctypes.data, 0, n_rows, n, None)
     if written != out.nbytes:
         raise QuantTypeError(
-            f"{kind.name}: ggml wrote {written} bytes instead of {out.nbytes}; library mismatch"
+            f"type {kind.name}: expected {out.nbytes} bytes from ggml, got {written}; the installed ggml "
+            "does not match the gguf package"
         )
     return out
 
@@ -64,7 +65,7 @@ def dequantize_rows(data: _U8, kind: GGMLQuantizationType, n: int) -> _F32:
     """
     to_float = _traits(kind).to_float
     if not to_float:  # ctypes would call even a null pointer
-        raise QuantTypeError(f"{kind.name}: ggml cannot convert this type to floats")
+        raise QuantTypeError(f"type {kind.name}: ggml cannot convert this type to floats")
     out = np.empty((data.shape[0], n), dtype=np.float32)
     to_float(data.ctypes.data, out.ctypes.data, out.size)
     return out
@@ -101,6 +102,7 @@ def _traits(kind: GGMLQuantizationType) -> _TypeTraits:
     # Different sizes mean that `_TypeTraits` does not match this version of ggml.
     if (traits.blck_size, traits.type_size) != expected:
         raise QuantTypeError(
-            f"{kind.name}: libggml's block layout is not the expected {expected}; library mismatch"
+            f"type {kind.name}: expected the block layout {expected}; the installed ggml does not match the "
+            "gguf package"
         )
     return traits

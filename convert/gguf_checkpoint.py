@@ -77,8 +77,7 @@ def read_drafter(path: Path) -> ReadBack:
     if arch not in (EAGLE3, EAGLE31, *BLOCKS):
         raise UnsupportedError(
             f"{path}: general.architecture: expected an EAGLE-3 drafter ({EAGLE3} or {EAGLE31}) or a block "
-            f"drafter ({' or '.join(BLOCKS)}), found {arch!r}; use the checkpoint that the file was made "
-            "from"
+            f"drafter ({' or '.join(BLOCKS)}), found {arch!r}; use the checkpoint that the file was made from"
         )
     keys = [name.removeprefix(f"{arch}.") for name in file.fields if name.startswith(f"{arch}.")]
     keys += ["rope.scaling.freqs"] if "rope_freqs.weight" in file.tensors else []
@@ -94,8 +93,8 @@ def read_drafter(path: Path) -> ReadBack:
     rope_type = file.text(f"{arch}.rope.type", "neox" if arch in BLOCKS else "norm")
     if rope_dim not in (None, config["head_dim"]) or rope_type not in ("norm", "neox"):
         raise UnsupportedError(
-            f"{path}: rope: expected type norm or neox over whole heads of {config['head_dim']}, found type "
-            f"{rope_type!r:.20} over {rope_dim}"
+            f"{path}: expected RoPE of type norm or neox over all {config['head_dim']} values of a head, "
+            f"found type {rope_type!r:.20} over {rope_dim} values"
         )
     tensors = _tensors(file, config, in_pairs=rope_type == "norm")
     kinds = sorted({type_name(i.type) for i in file.tensors.values() if len(i.shape) == 2})
@@ -104,7 +103,7 @@ def read_drafter(path: Path) -> ReadBack:
         for name, field in file.fields.items()
         if name.startswith("general.") and name.removeprefix("general.") not in _OF_THE_FILE
     }
-    note = f"read back from {path.name}: weights have the values that {', '.join(kinds)} stores"
+    note = f"read back from {path.name}: the weights have the precision of {', '.join(kinds)}"
     return ReadBack(_TYPE.sub("", path.stem), config, tensors, general, note)
 
 
@@ -141,7 +140,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
     n_layers = integer("block_count")
     for key, n in (("block_count", n_layers), ("target_layers", len(layers))):
         if not 1 <= n <= _MOST:
-            raise GgufError(f"{file.path}: key {arch}.{key}: expected 1 to {_MOST} of them, found {n}")
+            raise GgufError(f"{file.path}: key {arch}.{key}: expected 1 to {_MOST}, found {n}")
     vocab = integer("vocab_size", 0) or len(several("tokenizer.ggml.tokens", bytes))
     head = file.tensors.get("output.weight")
     rates = several("eaglecpp.held_out_rates", float)
@@ -183,8 +182,8 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
     causal = several(f"{arch}.attention.causal_pattern", bool) or [is_causal] * n_layers
     if len(causal) != n_layers or (len(set(causal)) > 1 and causal != slides):
         raise UnsupportedError(
-            f"{file.path}: key {arch}.attention.causal_pattern: expected the layers that slide, {slides}, "
-            f"found {causal}; use the checkpoint that the file was made from"
+            f"{file.path}: key {arch}.attention.causal_pattern: expected {slides}, the layers with a sliding "
+            f"window, found {causal}; use the checkpoint that the file was made from"
         )
     is_stated = f"{arch}.sample_from_anchor" in file.fields
     has_markov = "markov_w1.weight" in file.tensors
@@ -230,12 +229,11 @@ def _tensors(file: GgufFile, config: dict[str, Any], *, in_pairs: bool) -> dict[
     if unknown:
         shown = ", ".join(f"{name!r:.60}" for name in unknown[:8])
         kind = "block" if arch in BLOCKS else "EAGLE-3"
-        raise CheckpointError(f"{file.path}: tensors that no {kind} drafter has: {shown}")
+        raise CheckpointError(f"{file.path}: unknown tensors for a drafter of kind {kind}: {shown}")
     missing = [i for i in range(n_layers) if not any(name.startswith(f"blk.{i}.") for name in file.tensors)]
     if missing:
         raise CheckpointError(
-            f"{file.path}: key {arch}.block_count: expected tensors for {n_layers} layers, found none for "
-            f"layer {missing[0]}"
+            f"{file.path}: {arch}.block_count is {n_layers}, but layer {missing[0]} has no tensors"
         )
     tensors: dict[str, TensorSource] = {}
     for name, info in file.tensors.items():
@@ -253,7 +251,8 @@ def _tensors(file: GgufFile, config: dict[str, Any], *, in_pairs: bool) -> dict[
         head_rows = config["head_dim"] if rotated else 0
         if head_rows and (head_rows % 2 or info.shape[0] % head_rows):
             raise GgufError(
-                f"{file.path}: tensor {name} {list(info.shape)}: expected rows of whole heads of {head_rows}"
+                f"{file.path}: tensor {name} {list(info.shape)}: expected a number of rows divisible by "
+                f"{head_rows}, the rows of a head"
             )
         values = TensorSource(source, info.shape, "F32", file.path, info.offset)
         values = computed(values, partial(read_rows, file, name))

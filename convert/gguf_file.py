@@ -131,8 +131,8 @@ def _tensor_infos(path: Path, head: Head, alignment: int) -> dict[str, TensorInf
             n_bytes = (ends[after] if after < len(ends) else first) - first
         if first + n_bytes > head.size:
             raise GgufError(
-                f"{path}: truncated: tensor {name} needs bytes {first} to {first + n_bytes}, "
-                f"the file has {head.size}"
+                f"{path}: truncated: tensor {name} needs bytes {first} to {first + n_bytes}, but the file "
+                f"has {head.size} bytes"
             )
         infos[name] = TensorInfo(name, tuple(reversed(tensor.ne)), tensor.type, first, n_bytes)
     return infos
@@ -145,7 +145,7 @@ def _tensor_bytes(path: Path, tensor: TensorHead) -> int | None:
         return None
     if tensor.ne[0] % block:
         raise GgufError(
-            f"{path}: tensor {tensor.name}: rows of {tensor.ne[0]} do not divide into blocks of {block}"
+            f"{path}: tensor {tensor.name}: rows of {tensor.ne[0]} are not divisible into blocks of {block}"
         )
     return math.prod(tensor.ne) // int(block) * int(block_bytes)
 
@@ -172,7 +172,7 @@ def read_rows(file: GgufFile, name: str, start: int, stop: int) -> npt.NDArray[n
         kind = GGMLQuantizationType(info.type)
     except ValueError as error:
         raise GgufError(
-            f"{file.path}: tensor {name}: type {info.type} is newer than the gguf package"
+            f"{file.path}: tensor {name}: the gguf package does not know type {info.type}; upgrade gguf"
         ) from error
     if len(info.shape) < 2:  # a tensor with one axis is a single row for ggml, so the range selects elements
         return _read(file, info, kind, 0, 1)[0, start:stop]

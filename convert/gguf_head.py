@@ -127,15 +127,15 @@ class _Reader:
         if self.at + n <= len(self.block):
             return
         if n > self.size - self.pos:
-            raise self.error(f"truncated: {what} needs {n} bytes at {self.pos}, the file has {self.size}")
+            raise self.error(f"truncated: {what} needs {n} bytes at byte {self.pos} of {self.size}")
         if self.pos + n > _MAX_HEAD:
-            raise self.error(f"{what}: a header of more than {_MAX_HEAD} bytes")
+            raise self.error(f"{what}: expected a header of at most {_MAX_HEAD} bytes, found more")
         self.start, rest, self.at = self.pos, self.block[self.at :], 0
         pieces, have = [rest], len(rest)
         while have < n:
             piece = self.file.read(max(n - have, _BLOCK))
             if not piece:
-                raise self.error(f"truncated: {what} needs {n} bytes at {self.pos}, the file has {self.size}")
+                raise self.error(f"truncated: {what} needs {n} bytes at byte {self.pos} of {self.size}")
             pieces.append(piece)
             have += len(piece)
         self.block = b"".join(pieces)
@@ -154,7 +154,7 @@ class _Reader:
     def string(self, what: str) -> bytes:
         length = self.number("Q", what)
         if length > _MAX_STRING:
-            raise self.error(f"{what}: string of {length} bytes; at most {_MAX_STRING} are accepted")
+            raise self.error(f"{what}: expected a string of at most {_MAX_STRING} bytes, found {length}")
         return self.take(length, what)
 
     def name(self, what: str) -> str:
@@ -168,7 +168,7 @@ class _Reader:
         if count > left // min_bytes:
             raise self.error(f"{what} is {count}, more than fits in the remaining {left} bytes")
         if count > limit:
-            raise self.error(f"{what} is {count}; at most {limit} are accepted")
+            raise self.error(f"{what} is {count}; the maximum is {limit}")
 
     # Methods that read the head's contents
 
@@ -218,9 +218,7 @@ class _Reader:
             return Field(name, kind, sub, None)
         self.n_values += count
         if self.n_values > _MAX_VALUES:
-            raise self.error(
-                f"key {name}: array of {count} values; at most {_MAX_VALUES} are accepted in all"
-            )
+            raise self.error(f"key {name}: array of {count} values; all arrays may have {_MAX_VALUES} in all")
         return Field(name, kind, sub, self.values(name, sub, count))
 
     def kind(self, name: str) -> int:
@@ -280,7 +278,7 @@ class _Reader:
 
     def jump(self, n: int, what: str) -> None:
         if n > self.size - self.pos:
-            raise self.error(f"truncated: {what} needs {n} bytes at {self.pos}, the file has {self.size}")
+            raise self.error(f"truncated: {what} needs {n} bytes at byte {self.pos} of {self.size}")
         if self.at + n <= len(self.block):
             self.at += n
             return

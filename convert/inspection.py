@@ -99,7 +99,7 @@ def _drafter(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]
         and (name := key.name.replace("{arch}", file.architecture)) not in file.fields
     ]  # fmt: skip
     if missing:
-        raise GgufError(f"{file.path}: {file.architecture} file without {', '.join(missing)}")
+        raise GgufError(f"{file.path}: a {file.architecture} file needs the keys {', '.join(missing)}")
     vocab = _key(file, "vocab_size") or (tokenizer or {}).get("n_tokens")
     d2t = file.tensors.get("d2t")
     return {

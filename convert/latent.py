@@ -29,17 +29,17 @@ def parse_latent(config: Mapping[str, Any]) -> tuple[LatentSpec, str]:
     """
     if flag(config, "mla_use_output_gate"):
         raise UnsupportedError(
-            "config.json: mla_use_output_gate: expected false, found true: latent attention with a gate, as "
+            "config.json: mla_use_output_gate: expected false, found true. Latent attention with a gate, as "
             "in Kimi K3 itself, is not supported"
         )
     if not flag(config, "rope_interleave", True):
         raise UnsupportedError(
-            "config.json: rope_interleave: expected true, found false: engines rotate pairs of values in "
-            "drafters with latent attention"
+            "config.json: rope_interleave: expected true, found false. In drafters with latent attention, "
+            "engines rotate adjacent pairs of values"
         )
     nope, rope = integer(config, "qk_nope_head_dim"), integer(config, "qk_rope_head_dim")
     if rope % 2:
-        raise wrong("qk_rope_head_dim", "an even number (rope rotates pairs)", rope)
+        raise wrong("qk_rope_head_dim", "an even number (RoPE rotates pairs)", rope)
     latent = LatentSpec(
         q_rank=integer(config, "q_lora_rank", None) or 0,
         kv_rank=integer(config, "kv_lora_rank"),
@@ -61,7 +61,7 @@ def _unrotated_note(config: Mapping[str, Any]) -> str:
     name = names[0] if isinstance(names, list) and names else None
     if name not in ("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM"):
         raise UnsupportedError(
-            f"config.json: mla_use_nope is true: its meaning is known only for "
-            f"Eagle3DeepseekV2ForCausalLM, found architecture {shown(name)}"
+            "config.json: mla_use_nope is true, which is supported only for the architecture "
+            f"Eagle3DeepseekV2ForCausalLM, found {shown(name)}"
         )
-    return "mla_use_nope is the target's: trainer and engines rotate the heads of this class anyway"
+    return "mla_use_nope is ignored: it describes the target, and all engines rotate the drafter's heads"

@@ -33,18 +33,18 @@ def parse_parallel(config: Mapping[str, Any], vocab: int) -> tuple[ParallelDraft
     tokens = {key: _token(config[key], key) for key in MASK_TOKEN_KEYS if config.get(key) is not None}
     if len(set(tokens.values())) != 1:
         raise ConfigError(
-            f"config.json: expected one mask token, in one or more of {', '.join(MASK_TOKEN_KEYS)}, found "
+            f"config.json: expected one mask token id in {', '.join(MASK_TOKEN_KEYS)}, found "
             f"{tokens or 'none'}"
         )
     (token,) = set(tokens.values())
     if not 0 <= token < vocab:
-        raise wrong(next(iter(tokens)), f"a token of the vocabulary of {vocab}", token)
+        raise wrong(next(iter(tokens)), f"a token id below {vocab}", token)
     depths = [integer(config, key) for key in _DEPTH_KEYS if config.get(key) is not None]
     depths += proposed_tokens(config)
     if not depths:
         return ParallelDraft(
             token, _DEPTH
-        ), f"the config does not say how many tokens it drafts at once: using {_DEPTH} as the maximum"
+        ), f"config.json does not give the number of tokens drafted at once; using at most {_DEPTH}"
     return ParallelDraft(token, depths[0]), ""
 
 

@@ -171,7 +171,7 @@ def _destination(out: str | Path | None, checkpoint: Checkpoint, target: TargetI
     if not path.parent.is_dir():
         raise WriteError(f"{path}: directory {path.parent} does not exist")
     if path.exists() and any(path.samefile(source) for source in (*checkpoint.files, target.path)):
-        raise WriteError(f"{path}: this conversion reads that file; choose another output name")
+        raise WriteError(f"{path}: the conversion reads this file; choose another output file")
     return path
 
 
@@ -182,7 +182,9 @@ def _understand(checkpoint: Checkpoint, target: TargetInfo, options: Options) ->
     except EagleError as error:
         if checkpoint.general is None or str(checkpoint.files[0]) in str(error):
             raise
-        raise type(error)(f"{checkpoint.files[0]}, whose keys were read as a config: {error}") from error
+        raise type(error)(
+            f"{checkpoint.files[0]}: its keys, read as config.json, have an error: {error}"
+        ) from error
 
 
 def _checked(checkpoint: Checkpoint, target: TargetInfo, options: Options) -> DraftCheckpoint:
@@ -209,7 +211,7 @@ def _checked(checkpoint: Checkpoint, target: TargetInfo, options: Options) -> Dr
         *notes,
         map_note,
         *_vocabulary_notes(ids, sources, target),
-        f"written as {spec.architecture}, which llama.cpp does not support, because of: {blockers}"
+        f"written as {spec.architecture}, which llama.cpp does not run, because the drafter has: {blockers}"
         if blockers
         else "",
     )
@@ -250,7 +252,7 @@ def canonical_tensors(
             continue
         if canonical in sources:
             raise CheckpointError(
-                f"tensors {sources[canonical].name} and {name} are the same one under two names"
+                f"tensors {sources[canonical].name} and {name} have the same role; expected one"
             )
         sources[canonical] = source
     if MASK_FEATURE in sources:  # the checkpoint has the shape [1, 1, n] or [1, n]
@@ -285,7 +287,7 @@ def _tie_head(sources: Sources, config: Mapping[str, Any]) -> Sources:
         return sources
     if "embed_tokens.weight" not in sources:
         raise ConfigError(
-            "config.json: tie_word_embeddings is true, but the checkpoint has no embed_tokens.weight to be "
-            "the head; add the embedding table, or set it to false if the head is the target's own"
+            "config.json: tie_word_embeddings is true, but the checkpoint has no embed_tokens.weight. Add "
+            "this tensor, or set tie_word_embeddings to false if the drafter uses the target's head"
         )
     return {**sources, "lm_head.weight": sources["embed_tokens.weight"]}

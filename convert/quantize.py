@@ -97,8 +97,8 @@ def plan_type(plan: TypePlan, role: Role, row: int) -> tuple[Q, str]:
         return kind, ""
     return (
         kind,
-        f"rows of {row} do not divide into {wanted.name} blocks of {GGML_QUANT_SIZES[wanted][0]}: "
-        f"{kind.name}",
+        f"{kind.name}: rows of {row} are not divisible into {wanted.name} blocks of "
+        f"{GGML_QUANT_SIZES[wanted][0]}",
     )
 
 
@@ -135,7 +135,7 @@ def encode(
     parts = np.array_split(rows, min(n_workers, len(rows)))
     for data, decoded, part in pool.map(lambda part: (*_encode_part(part, kind), part), parts):
         if not np.isfinite(decoded).all():
-            raise TensorError(f"tensor {name}: values beyond the range of {kind.name}; use BF16, F32 or Q8_0")
+            raise TensorError(f"tensor {name}: {kind.name} cannot hold its values; use BF16, F32 or Q8_0")
         errors.add(part, decoded)
         yield data
 

@@ -138,9 +138,9 @@ def settle(choices: Sequence[Choice], given: Mapping[str, str]) -> dict[str, str
             kind: type[ConvertError] = LayerIdError if choice.name == "layer_ids" else ConfigError
             options = " or ".join(f"--reading {choice.name}={value}" for value in choice.values)
             raise kind(
-                f"{choice.why}, and a wrong guess would show only as poor acceptance. Look up how the "
-                f"drafter was trained and pass {options}; with the target's GGUF as --target, `eaglecpp "
-                "convert` measures which of them drafts better"
+                f"{choice.why}. A wrong guess shows only as poor acceptance. Look up how the drafter was "
+                f"trained, and pass {options}. With the target's GGUF as --target, `eaglecpp convert` "
+                "measures which value drafts better"
             )
         readings[choice.name] = choice.values[0]
     return readings
@@ -162,8 +162,8 @@ def recorded(
 def unread_notes(choices: Sequence[Choice], given: Mapping[str, str]) -> tuple[str, ...]:
     """Returns a note for the user for each choice whose other readings were not used."""
     return tuple(
-        f"{choice.name}: read as {choice.values[0]}; {' or '.join(choice.values[1:])} is possible, because "
-        f"{choice.why}. Not tried; --reading {choice.name}={choice.values[1]} takes it"
+        f"{choice.name}: read as {choice.values[0]}, but {' or '.join(choice.values[1:])} is also possible, "
+        f"because {choice.why}. To change it, pass --reading {choice.name}={choice.values[1]}"
         for choice in choices
         if choice.name not in given
     )
@@ -180,7 +180,7 @@ def ignored_theta(
     theta = stated_theta(config)
     if theta == 10000.0 or rope_kind(config) not in kinds:
         return ()
-    why = f"{who} with theta 10000 whatever the config says, and engines use rope_theta {plain_number(theta)}"
+    why = f"{who} theta 10000 and ignores the config, but engines use its rope_theta {plain_number(theta)}"
     return (Choice("rope_theta", (plain_number(theta), "10000"), why, is_open),)
 
 
@@ -192,8 +192,8 @@ def ignored_part(config: Mapping[str, Any]) -> tuple[Choice, ...]:
     if part == 1.0 or rope_kind(config) not in WITHOUT_SCALING:
         return ()
     why = (
-        f"partial_rotary_factor {part:g} is often copied from the target: the trainers' class, Qwen3's layer "
-        "of transformers, rotates whole heads, while vLLM and llama.cpp follow the config"
+        f"partial_rotary_factor {part:g} is often copied from the target. Trainers use Qwen3's layer of "
+        "transformers, which rotates whole heads; vLLM and llama.cpp follow the config"
     )
     return (Choice("partial_rotary", ("ignored", "applied"), why),)
 
@@ -223,7 +223,7 @@ def _one_norm(first: TensorSource, second: TensorSource) -> TensorSource:
         w1 = np.asarray(first.read(), np.float64)
         rms = float(np.sqrt(np.mean(w1**2)))
         if not rms > 0.0:
-            raise ConfigError(f"tensor {first.name}: expected weights of a norm, found zeros only")
+            raise ConfigError(f"tensor {first.name}: expected weights of a norm, found only zeros")
         w2 = np.asarray(second.read_rows(start, stop), np.float64)
         return (w2 * w1[start:stop] / rms).astype(np.float32)
 
@@ -266,8 +266,8 @@ def layer_ids_choice(
         return (Choice("layer_ids", ("boundary", "post"), why, is_open=True),)
     if looks in (None, convention) or (looks == "boundary" and convention is None):
         return ()
-    why = f"{stated} equal the default in the form of {'post-layer' if looks == 'post' else 'boundary'} ids, "
-    why += f"which {family} writes otherwise" if convention else f"but {family} does not say how it counts"
+    why = f"{stated} equal the default as {'post-layer' if looks == 'post' else 'boundary'} ids, but "
+    why += f"{family} counts differently" if convention else f"{family} does not say how it counts layers"
     return (Choice("layer_ids", ("boundary", "post") if convention else ("post", "boundary"), why),)
 
 
@@ -295,9 +295,7 @@ def resolve_layer_ids(
     if forced is None and n_blocks in ids:
         forced = "boundary"
         if convention == "post":
-            notes = (
-                f"aux layer ids read as {list(ids)} because {n_blocks} is only possible as a boundary id",
-            )
+            notes = (f"aux layer ids read as {list(ids)}: {n_blocks} is only possible as a boundary id",)
     if (forced or convention) == "post":
         return _checked(LayerIds(tuple(k + 1 for k in ids), "post+1", notes), n_blocks, n_aux)
     return _checked(LayerIds(tuple(ids), "boundary", notes), n_blocks, n_aux)
@@ -306,8 +304,8 @@ def resolve_layer_ids(
 def _default(n_blocks: int, n_aux: int, forced: Convention | None) -> LayerIds:
     if n_aux != 3:
         raise LayerIdError(
-            f"the checkpoint names no aux layers and fc expects {n_aux} features; the default exists only "
-            "for 3. Set them, such as --aux-layers 2,16,29"
+            f"the checkpoint names no aux layers, and fc.weight reads {n_aux} hidden states; the default has "
+            "3 layers. Set the layers, such as --aux-layers 2,16,29"
         )
     note = ("the checkpoint names no aux layers, so the reading layer_ids has no effect",) if forced else ()
     return LayerIds((2, n_blocks // 2, n_blocks - 3), "default", note)
@@ -317,11 +315,13 @@ def _checked(layer_ids: LayerIds, n_blocks: int, n_aux: int) -> LayerIds:
     ids = layer_ids.ids
     where = f"aux layers {list(ids)} (rule: {layer_ids.rule})"
     if len(ids) != n_aux:
-        raise LayerIdError(f"{where}: expected {n_aux}, one per feature of fc.weight, found {len(ids)}")
+        raise LayerIdError(
+            f"{where}: expected {n_aux} ids, as fc.weight reads {n_aux} states, found {len(ids)}"
+        )
     if any(b <= a for a, b in itertools.pairwise(ids)):
         raise LayerIdError(
-            f"{where}: expected distinct ascending ids, because the columns of fc.weight are in their order; "
-            "other orders are not supported"
+            f"{where}: expected distinct ascending ids, the order of the columns of fc.weight; other orders "
+            "are not supported"
         )
     if ids[0] < 0 or ids[-1] > n_blocks:
         raise LayerIdError(f"{where}: expected ids from 0 to {n_blocks}, the target's number of layers")

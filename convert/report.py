@@ -19,10 +19,10 @@ def report_text(report: ConvertReport) -> str:
     switches += [f"{n_drafts} drafts in one pass"] if n_drafts else []
     layers = counted(spec.n_layers, "layer")
     rows = [
-        ("recognised", f"{report.family} drafter, {layers}, {spec.hidden_size} wide, as {spec.architecture}"),
+        ("recognised", f"{report.family} drafter, {layers}, width {spec.hidden_size}, as {spec.architecture}"),
         ("switches", ", ".join(switches) or "none"),
-        ("features", f"R_{', R_'.join(map(str, spec.aux_layers))} of {spec.target_block_count} layers, "
-                     f"{spec.target_hidden_size} wide (ids: {spec.layer_ids_rule})"),
+        ("layers read", f"R_{', R_'.join(map(str, spec.aux_layers))} of {spec.target_block_count} layers, "
+        f"width {spec.target_hidden_size} (ids: {spec.layer_ids_rule})"),
         *(("reading", reading) for reading in spec.readings),
         ("vocabulary", f"{spec.draft_vocab_size} of {spec.vocab_size} tokens"),
         *(("note", note) for note in report.notes),

@@ -40,9 +40,7 @@ def partial_rotary(config: Mapping[str, Any]) -> float:
     factors = [number(b, "partial_rotary_factor", 1.0) for b in (config, scaling_block(config)[1])]
     part = next((value for value in factors if value != 1.0), 1.0)
     if not 0.0 < part <= 1.0:
-        raise ConfigError(
-            f"config.json: partial_rotary_factor: expected more than 0, at most 1, found {part}"
-        )
+        raise ConfigError(f"config.json: partial_rotary_factor: expected above 0 and up to 1, found {part}")
     return part
 
 
@@ -75,12 +73,12 @@ def parse_rope(
         return _proportional(theta, block, block_name), ""
     part = partial_rotary(config)
     if part != 1.0 and not (partial and kind in WITHOUT_SCALING):
-        raise UnsupportedError("partial_rotary_factor is not 1: heads rotated in part are not supported")
+        raise UnsupportedError(f"partial_rotary_factor: expected 1, found {part}; RoPE covers whole heads")
     plain = RopeSpec(theta, part=part if partial == "applied" else 1.0)
     if kind in ("default", "none"):
         return plain, _mrope_note(block)
     if kind == "mrope":
-        return plain, _mrope_note(block) or "rope type mrope: right for text positions only"
+        return plain, _mrope_note(block) or "rope type mrope: right for text, not for images"
     if kind == "linear":
         return RopeSpec(theta, "linear", factor=_factor(block, block_name)), ""
     if kind == "llama3":
@@ -182,7 +180,7 @@ def _kind(block: Mapping[str, Any]) -> str:
 
 
 def _mrope_note(block: Mapping[str, Any]) -> str:
-    return "mrope_section is ignored: right for text positions only" if block.get("mrope_section") else ""
+    return "mrope_section is ignored: right for text, not for images" if block.get("mrope_section") else ""
 
 
 def _factor(block: Mapping[str, Any], where: str) -> float:
@@ -195,9 +193,7 @@ def _proportional(theta: float, block: Mapping[str, Any], where: str) -> RopeSpe
     """
     part = number(block, "partial_rotary_factor", 1.0, where=f"config.json: {where}.")
     if not 0 < part <= 1 or number(block, "factor", 1.0, where=f"config.json: {where}.") != 1.0:
-        raise ConfigError(
-            f"{where}: expected a partial_rotary_factor up to 1 and no other factor, found {part}"
-        )
+        raise ConfigError(f"{where}: expected partial_rotary_factor above 0, up to 1, and factor 1 or none")
     return RopeSpec(theta, "proportional", factor=part)
 
 
@@ -222,11 +218,11 @@ def _yarn(theta: float, block: Mapping[str, Any], where: str, deepseek: bool) ->
     factor = _factor(block, where)
     context = number(block, "original_max_position_embeddings", None, where=f"config.json: {where}.")
     if context is None or not 1 <= context < 2**31:
-        raise ConfigError(f"{where}.original_max_position_embeddings: yarn needs it, found {context}")
+        raise ConfigError(f"{where}.original_max_position_embeddings: expected a length, found {context}")
     if factor < 1:
         raise ConfigError(f"{where}.factor: expected 1 or more for yarn, found {factor}")
     if block.get("truncate") is False:
-        raise UnsupportedError(f"{where}.truncate is false: ggml always truncates yarn's correction range")
+        raise UnsupportedError(f"{where}.truncate: expected true, as ggml always truncates, found false")
     # ggml itself multiplies cos and sin by 1 + 0.1 ln(factor). So the checkpoint's multiplier is divided by
     # this value.
     multiplier = (_deepseek_multiplier if deepseek else _cos_sin_multiplier)(block, where, factor)
@@ -264,8 +260,8 @@ def _mscale_note(block: Mapping[str, Any], where: str) -> str:
     if one in (None, 1) or other or block.get("attention_factor") is not None:
         return ""
     return (
-        f"{where}: mscale {one:g} has no effect without mscale_all_dim, as in transformers and vLLM; the "
-        "yarn of SpecForge and TorchSpec multiplies by it"
+        f"{where}: mscale {one:g} has no effect without mscale_all_dim, as in transformers and vLLM; "
+        "SpecForge and TorchSpec do multiply by mscale"
     )
 
 
@@ -275,9 +271,7 @@ def _deepseek_multiplier(block: Mapping[str, Any], where: str, factor: float) ->
     """
     for key, neutral in (("attention_factor", None), ("attn_factor", 1.0)):
         if number(block, key, neutral, where=f"config.json: {where}.") != neutral:
-            raise UnsupportedError(
-                f"{where}.{key}: expected only mscale and mscale_all_dim, which latent attention supports"
-            )
+            raise UnsupportedError(f"{where}.{key}: latent attention supports only mscale and mscale_all_dim")
     numerator = number(block, "mscale", 1.0, where=f"config.json: {where}.")
     denominator = number(block, "mscale_all_dim", 0.0, where=f"config.json: {where}.")
     return _mscale(factor, numerator) / _mscale(factor, denominator)

@@ -32,7 +32,7 @@ def read_index(path: Path) -> dict[str, TensorSource]:
         with open_regular(path) as file:
             size = int.from_bytes(file.read(8), "little")
         if size > _MAX_HEADER_BYTES:
-            raise ValueError(f"a header of {size} bytes; at most {_MAX_HEADER_BYTES} are read")
+            raise ValueError(f"expected a header of at most {_MAX_HEADER_BYTES} bytes, found {size}")
         with safe_open(path, framework="numpy"):
             pass
         with path.open("rb") as file:
@@ -46,8 +46,8 @@ def read_index(path: Path) -> dict[str, TensorSource]:
         dtype = str(entry["dtype"])
         if dtype not in DTYPE_BYTES:
             raise CheckpointError(
-                f"{path}: tensor {name} has dtype {dtype}; expected one of {', '.join(DTYPE_BYTES)}; "
-                "use the original bf16/fp16/fp32 checkpoint"
+                f"{path}: tensor {name}: expected dtype {', '.join(DTYPE_BYTES)}, found {dtype}; use the "
+                "original bf16, fp16 or fp32 checkpoint"
             )
         sources[name] = TensorSource(
             name, tuple(entry["shape"]), dtype, path, 8 + size + entry["data_offsets"][0]

@@ -243,11 +243,13 @@ class DraftSpec:
     def _stock_block_blockers(self, block: BlockSpec) -> tuple[str, ...]:
         scaled, top_k = self.logit_scale != 1.0 or block.softcap > 0, (block.selector or (0, 0))[1]
         reasons = {
-            "a first slot that drafts, without a Markov head": block.anchor_first and not block.markov_rank,
+            "an anchor position that drafts, without a Markov head": block.anchor_first
+            and not block.markov_rank,
             "a confidence head without a Markov head": block.confidence and not block.markov_rank,
-            "layers whose rows see different parts of the block": len(set(block.causal)) > 1,
+            "layers that see different parts of the block": len(set(block.causal)) > 1,
             "logits scaled or capped before the Markov bias": scaled and block.markov_rank > 0,
-            f"{top_k} candidates in a width of {self.hidden_size}": self.hidden_size < top_k * (top_k + 1),
+            f"a width of {self.hidden_size}, too small for {top_k} candidates": self.hidden_size
+            < top_k * (top_k + 1),
             "Gemma 4's layer with separate values": self.gemma is not None and self.gemma.own_values,
             "Gemma 4's layer with a draft vocabulary": (
                 self.gemma is not None and self.draft_vocab_size < self.vocab_size

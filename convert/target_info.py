@@ -52,11 +52,9 @@ def open_target(target: str | Path) -> TargetInfo:
     """Opens a target's GGUF. Raises SourceError, GgufError, TargetError."""
     path = Path(target)
     if path.is_dir():
-        raise SourceError(
-            f"{target}: expected the target that the drafter will serve, as a GGUF file, found a folder"
-        )
+        raise SourceError(f"{target}: expected the target's GGUF file, found a folder")
     if not path.exists():
-        raise SourceError(f"{target}: expected the target as a GGUF file, found no such file")
+        raise SourceError(f"{target}: expected the target's GGUF file, found no such file")
     file = read_gguf(path)
     arch = file.architecture
     if not arch or arch in ALL or arch.startswith("eagle") or arch == "clip":

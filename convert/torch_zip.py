@@ -58,7 +58,7 @@ class _Bounded(io.FileIO):
 
     def read(self, size: int | None = -1) -> bytes:
         if size is not None and size > _MAX_READ:
-            raise zipfile.BadZipFile(f"{size} bytes in one piece, at most {_MAX_READ} are read")
+            raise zipfile.BadZipFile(f"expected at most {_MAX_READ} bytes in one entry, found {size}")
         return super().read(size)
 
 
@@ -72,8 +72,8 @@ def read_index(path: Path) -> dict[str, TensorSource]:
             magic = file.read(4)
         if magic != b"PK\x03\x04":
             raise CheckpointError(
-                "expected a zip-format PyTorch file, found other content (a legacy .bin from before torch "
-                "1.6, or a Git LFS pointer?); load it with torch and save it again as .safetensors"
+                "expected a zip-format PyTorch file, found other content, perhaps a Git LFS pointer or a "
+                ".bin from before torch 1.6. Load it with torch, and save it again as .safetensors"
             )
         with _Bounded(path) as content, zipfile.ZipFile(content) as archive:
             return _index_archive(path, archive)
@@ -118,9 +118,9 @@ def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> byt
     """
     name = info.filename.rpartition("/")[2]
     if info.compress_type != zipfile.ZIP_STORED:
-        raise CheckpointError(f"{name} is compressed; torch.save never does that")
+        raise CheckpointError(f"{name}: expected an uncompressed entry, found a compressed one")
     if info.file_size > limit:
-        raise CheckpointError(f"{name} is {info.file_size} bytes; that is not a state dict")
+        raise CheckpointError(f"{name}: expected at most {limit} bytes, found {info.file_size}")
     return archive.read(info)
 
 
@@ -157,7 +157,8 @@ class _StateDict(pickle._Unpickler):
         if function is None:
             raise CheckpointError(
                 f"data.pkl asks for {module[:100]}.{name[:100]}, which a state dict of plain tensors does "
-                "not need. Load the file where it was made and save the bare tensors as .safetensors"
+                "not need. Load the file with the program that wrote it, and save the tensors as "
+                ".safetensors"
             )
         return function
 

@@ -93,13 +93,13 @@ def _from_table(
         raise VocabMapError(_why_invalid(offsets, n_target))
     if len(valid) == 2 and not np.array_equal(offsets, table) and n_draft < n_target:
         raise VocabMapError(
-            "d2t: all values differ, so it may contain offsets or absolute ids, and both would be valid "
-            "maps; add t2d to the checkpoint, or store the offsets target_id - i"
+            "d2t: the values may be offsets or absolute ids, because both give a valid map. Add t2d to the "
+            "checkpoint, or store offsets (target_id - i)"
         )
     if n_draft < n_target and members is None and not table.any():
         raise VocabMapError(
-            f"d2t: all zero, which maps draft id i to target id i although only {n_draft} of {n_target} "
-            "tokens are in the draft vocabulary; the training run never set its vocabulary map"
+            f"d2t: all values are 0, but the draft vocabulary has only {n_draft} of {n_target} tokens. The "
+            "training run never set its vocabulary map"
         )
     if "offsets" in valid:
         return offsets, ""
@@ -172,9 +172,9 @@ def check_head(head: TensorSource, ids: npt.NDArray[np.int64], target: HeadRows)
     by_offset = _mean_cosine(rows, [target.row(int(offsets[i])) for i in sample])
     if by_offset > _CLEARLY and by_offset > 2 * abs(by_id):
         raise VocabMapError(
-            f"lm_head.weight does not match d2t: its rows resemble the target's head at rows d2t[i] (cosine "
-            f"{by_offset:.2f}) instead of i + d2t[i] ({by_id:.2f}); the exporter gathered them by offsets. "
-            "Export the drafter again with rows i + d2t[i]"
+            "lm_head.weight does not match d2t: its row i resembles row d2t[i] of the target's head (cosine "
+            f"{by_offset:.2f}), not row i + d2t[i] (cosine {by_id:.2f}). The exporter used offsets as ids; "
+            "export the drafter again with rows i + d2t[i]"
         )
     return f"the draft head resembles the target's (cosine {by_id:.2f})" if by_id > _CLEARLY else ""
 

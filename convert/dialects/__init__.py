@@ -41,15 +41,14 @@ def recognise(seen: Seen) -> Dialect:
                 return dialect
         if seen.has("layers.0."):
             raise UnsupportedError(
-                "EAGLE-3 tensors under layers.0.* but no known exporter's marks in config.json (no "
-                "transformer_layer_config, no eagle_config, architecture not Eagle3LlamaForCausalLM); set "
-                "architectures "
-                'to ["Eagle3LlamaForCausalLM"] if vLLM runs this drafter'
+                "the tensors layers.0.* are of an EAGLE-3 drafter, but config.json does not show which "
+                "program wrote it: expected transformer_layer_config, eagle_config, or architectures "
+                '["Eagle3LlamaForCausalLM"]. If vLLM runs this drafter, set architectures to that'
             )
     tried = ", ".join(dialect.title for dialect in DIALECTS)
     sample = ", ".join(sorted(seen.shapes)[:4]) or "none"
     raise UnsupportedError(
         "not an EAGLE or block drafter: expected tensors such as fc.weight and "
         f"midlayer.self_attn.q_proj.weight or layers.0.self_attn.q_proj.weight, found {len(seen.shapes)} "
-        f"tensors ({sample}, ...). Tried: {tried}"
+        f"tensors ({sample}, ...). Known kinds of drafters: {tried}"
     )

@@ -53,7 +53,7 @@ def _slides(config: Mapping[str, Any]) -> bool:
     kinds = config.get("layer_types")
     slides = {kind == "sliding_attention" for kind in kinds} if isinstance(kinds, list) and kinds else {False}
     if len(slides) > 1:
-        raise wrong("causal", "true or false (use_swa is set, and layer_types differ)", None)
+        raise wrong("causal", "true or false, because use_swa is set and layer_types differ", None)
     return slides.pop()
 
 
@@ -65,8 +65,7 @@ def _sample_from_anchor(config: Mapping[str, Any]) -> bool | None:
     stated = {key: flag(config, key) is drafts for key, drafts in keys.items() if config.get(key) is not None}
     if len(set(stated.values())) > 1:
         raise ConfigError(
-            f"config.json: {' and '.join(stated)} contradict each other; correct the one that the drafter "
-            "was not trained with"
+            f"config.json: {' and '.join(stated)} contradict each other; keep the value of the training"
         )
     return next(iter(stated.values()), None)
 
@@ -111,7 +110,7 @@ class BlockDialect(Dialect):
     def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
         found = ignored_part(config)
         if config.get("block_size") is None:
-            why = "config.json has no block_size, which changes every draft if rows see their whole block"
+            why = "config.json has no block_size; it changes every draft if positions see their whole block"
             found += (Choice("block_size", ("16", "8", "7"), why, is_open=True),)
         return found
 
@@ -120,8 +119,8 @@ class BlockDialect(Dialect):
         post, boundary = id_list(config, "target_layer_ids"), id_list(config, IDS)
         if post and boundary and boundary != tuple(k + 1 for k in post):
             raise LayerIdError(
-                f"config.json: target_layer_ids {list(post)} and {IDS} {list(boundary)}: expected the second "
-                "to be 1 more each, since a layer's output is the next boundary; correct the wrong list"
+                f"config.json: {IDS} is {list(boundary)} and target_layer_ids is {list(post)}: expected each "
+                f"id in {IDS} to be larger by 1. Correct the wrong list"
             )
         if boundary:
             return [k - 1 for k in boundary]
@@ -143,9 +142,9 @@ class BlockDialect(Dialect):
         folder = next(iter(tensors.values())).path.parent
         if (folder / "mask_embedding.pt").exists():
             raise UnsupportedError(
-                f"{folder / 'mask_embedding.pt'}: block drafter with a mask vector (MiMo): not supported, "
-                "because mask rows are rows of the embedding table here. llama.cpp's converter, given "
-                "--target-model-dir, writes the vector into a table in the GGUF; that file runs"
+                f"{folder / 'mask_embedding.pt'}: block drafters with a separate mask vector (MiMo) are not "
+                "supported. Convert this one with llama.cpp's converter and --target-model-dir: eaglecpp "
+                "runs that GGUF, which has the vector in its embedding table"
             )
 
     def adapted(
@@ -182,9 +181,8 @@ class ZLab(BlockDialect):
         is_open = seen.shape(MARKOV) is not None or config.get("projector_type") == "dspark"
         if is_open and config.get("sample_from_anchor") is None:
             raise ConfigError(
-                "config.json: sample_from_anchor: expected true or false, found nothing; a "
-                f"{seen.architecture} with DSpark's head does not say whether the anchor's slot drafts. Add "
-                "the value the drafter was trained with"
+                "config.json: sample_from_anchor: expected true or false, found no such key. "
+                "Add the value that the drafter was trained with: whether the anchor's position drafts"
             )
         return config
 
@@ -203,9 +201,7 @@ class BlockFile(BlockDialect):
 
     def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
         is_open = config.get("sample_from_anchor") is None and seen.shape(SELECTOR) is None
-        why = (
-            "the file does not say whether the anchor's slot drafts: not in z-lab's DFlash, but in DeepSpec's"
-        )
+        why = "the file leaves open whether the anchor's position drafts (DeepSpec: yes, z-lab: no)"
         slots = (Choice("slots", ("in-place", "anchor-first"), why),) if is_open else ()
         return (*super().choices(seen, config), *slots)
 
@@ -356,8 +352,8 @@ class SpeculatorsBlock(BlockDialect):
         if seen.config["speculators_model_type"] != "dspark" or config["sample_from_anchor"] is not None:
             return found
         why = (
-            "config.json has no sample_from_anchor, and its speculative_tokens do not say whether the "
-            "anchor's slot drafts: the first release of speculators' DSpark left it unused, later ones do not"
+            "config.json has no sample_from_anchor, and speculative_tokens leaves open whether the anchor's "
+            "position drafts: it does in later releases of speculators' DSpark, but not in the first"
         )
         return (*found, Choice("slots", ("in-place", "anchor-first"), why))
 
@@ -376,8 +372,8 @@ def _by_proposed_tokens(config: Mapping[str, Any]) -> bool | None:
         return stated
     if stated not in (None, tokens == size):
         raise ConfigError(
-            f"config.json: sample_from_anchor is {stated}, but speculators_config.proposal_methods has "
-            f"speculative_tokens {tokens} for block_size {size}: expected {size if stated else size - 1}. "
+            f"config.json: sample_from_anchor is {stated} and block_size is {size}, so speculative_tokens in "
+            f"speculators_config.proposal_methods must be {size if stated else size - 1}, found {tokens}. "
             "Correct the value that the drafter was not trained with"
         )
     return tokens == size

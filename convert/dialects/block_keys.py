@@ -19,8 +19,8 @@ from ..errors import UnsupportedError
 DEEPSEEK = "DeepSeek-V4's blocks, which have experts and several residual streams"
 OTHER_ARITHMETIC = {
     "dspark_block_size": DEEPSEEK,
-    "causal_head": "JetSpec's shifted slots and causal head",
-    "draft_shift": "JetSpec's shifted slots and causal head",
+    "causal_head": "JetSpec's shifted positions and causal head",
+    "draft_shift": "JetSpec's shifted positions and causal head",
     "log_snr_conditioning": "log_snr_conditioning",
     "use_gemma_norm": "norms that multiply by 1 + weight (use_gemma_norm)",
 }
@@ -106,9 +106,9 @@ def refuse_unknown(config: Mapping[str, Any], known: Collection[str]) -> None:
     unknown += [f"{where}.{key} = {shown(value)}" for where, key, value in _rope(config) if key not in _ROPE]
     if unknown:
         raise UnsupportedError(
-            f"config.json: expected keys that are known for block drafters, found {', '.join(unknown)}; an "
-            "unknown key may change the arithmetic. Remove it if the drafter was trained without it or if it "
-            "has no effect on the drafts; otherwise this drafter is not supported"
+            f"config.json: unknown keys for a block drafter: {', '.join(unknown)}. An unknown key may change "
+            "what the drafter computes. Remove a key if it has no effect on the drafts; otherwise this "
+            "drafter is not supported"
         )
 
 

@@ -38,8 +38,9 @@ class Automodel(Dialect):
         config = dict(seen.config)
         if seen.has_latent_tensors and rope_kind(config) != "default":
             raise UnsupportedError(
-                f"latent attention of {self.title} with rope type {rope_kind(config)}: not supported, "
-                "because its yarn only changes frequencies, while other engines also scale the scores"
+                f"{self.title} drafters with latent attention and rope type {rope_kind(config)} are not "
+                f"supported: {self.title} only changes the frequencies, but other engines also scale the "
+                "attention scores"
             )
         return config
 
@@ -67,15 +68,15 @@ class DeepSpec(Dialect):
         if seen.has("layers.1."):
             # In DeepSpec, layers after the first also read [embedding ; state]. No other project does this.
             raise UnsupportedError(
-                "DeepSpec drafter with several layers: not supported, because each of its layers reads "
-                "the embedding again"
+                "DeepSpec drafters with several layers are not supported, because each layer reads the "
+                "embedding again"
             )
         config = dict(seen.config)
         ids = config.pop("target_layer_ids", None)
         if ids is None:
             raise UnsupportedError(
-                "config.json: target_layer_ids: expected the layers that a Qwen3Eagle3Model reads, found "
-                "nothing; DeepSpec always writes them"
+                "config.json: target_layer_ids: expected the layers that the drafter reads, found no such "
+                "key; DeepSpec always writes this key"
             )
         config[_IDS] = ids
         return config
@@ -166,7 +167,7 @@ class EagleRepo(Dialect):
         return seen.has("midlayer.")
 
     def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
-        plain = ignored_theta(config, "its trainer for EAGLE-3 rotates", ("default",))
+        plain = ignored_theta(config, "its trainer for EAGLE-3 uses", ("default",))
         return plain or theta_of_scaled_rope(config)
 
 
@@ -174,9 +175,7 @@ def theta_of_scaled_rope(config: Mapping[str, Any]) -> tuple[Choice, ...]:
     """Returns an open choice for the theta of scaled rope: the trainer and its inference code use 10000
     instead of the config's value, so no default is safe.
     """
-    return ignored_theta(
-        config, "with linear rope_scaling, SafeAILab/EAGLE rotates", ("linear",), is_open=True
-    )
+    return ignored_theta(config, "with linear rope_scaling, SafeAILab/EAGLE uses", ("linear",), is_open=True)
 
 
 class Eagle1(Dialect):
@@ -278,13 +277,13 @@ class ModelOpt(Dialect):
         own = any(key in seen.eagle_config for key in _OWN_KEYS)
         if own and not any(c.get("norm_before_fc") for c in (config, seen.eagle_config)):
             why = (
-                "engines norm the feature once, but Model Optimizer's trainer puts input_layernorm before "
-                "hidden_norm in layers.0"
+                "engines apply one norm to the hidden states, but in layers.0 Model Optimizer's trainer "
+                "applies input_layernorm before hidden_norm"
             )
             return (Choice("feature_norm", ("twice", "once"), why),)
         why = (
-            "Model Optimizer norms the feature of layers.0 twice, if its Hugging Face path trained this: it "
-            f"has no norm_before_fc, and writes {' and '.join(_OWN_KEYS)} into eagle_config"
+            f"eagle_config has {' and '.join(_OWN_KEYS)} but no norm_before_fc, as from Model Optimizer's "
+            "Hugging Face path, which applies two norms to the hidden states in layers.0"
         )
         return (Choice("feature_norm", ("once", "twice"), why),)
 
@@ -315,10 +314,9 @@ class SpecForge(Dialect):
     def flatten(self, seen: Seen) -> dict[str, Any]:
         if seen.architecture == "PEagleDraftModel" and seen.config.get("norm_before_residual") is None:
             raise ConfigError(
-                "config.json: norm_before_residual: expected true or false, found nothing; SpecForge "
-                "takes it from the settings of the run (--norm-before-residual, in newer versions "
-                "training.norm_before_residual) and does not write it. Add the value the drafter was trained "
-                "with"
+                "config.json: norm_before_residual: expected true or false, found no such key. SpecForge "
+                "does not write this key; add the value of --norm-before-residual of the training run (in "
+                "newer versions training.norm_before_residual)"
             )
         return dict(seen.config)
 
@@ -328,20 +326,20 @@ class SpecForge(Dialect):
         switch = config.get("norm_output")
         if switch is True:
             why = (
-                "norm_output: true is EAGLE 3.1's switch since SpecForge#879 (2026-09-15), but means the "
-                "state before the norm in SpecForge 0.2.0 and in its sources from 2026-07-19 on"
+                "norm_output: true means EAGLE 3.1's output norm since SpecForge#879 (2026-09-15), but it "
+                "means the state before the norm in SpecForge 0.2.0 and in its sources from 2026-07-19 on"
             )
             return (Choice("feed", ("post", "pre"), why),)
         if switch is False:
             why = (
-                "norm_output: false means a head that reads the state without the norm in SpecForge 0.2.0 "
-                "and in its sources from 2026-07-19 to 2026-09-15"
+                "in SpecForge 0.2.0 and in its sources from 2026-07-19 to 2026-09-15, norm_output: false "
+                "means that the head reads the state without the norm"
             )
             return (Choice("head_norm", ("yes", "no"), why),)
         # Checkpoints with latent attention or fc_norm are newer than both fixes of RoPE.
         if seen.is_latent_class or config.get("fc_norm") is not None:
             return ()
-        theta = ignored_theta(config, "SpecForge before 2025-10-30 trains", ("default", "linear", "llama3"))
+        theta = ignored_theta(config, "SpecForge before 2025-10-30 uses", ("default", "linear", "llama3"))
         if rope_kind(config) != "llama3":
             return theta
         why = "SpecForge before 2025-11-12 trains without llama3's scaling"
@@ -368,9 +366,9 @@ class Speculators(Dialect):
         config = nested_config(seen.config)
         if seen.config.get("norm_before_residual") is None:
             raise ConfigError(
-                "config.json: norm_before_residual: expected true or false, found nothing; vLLM would read "
-                "true, the speculators class false. Add the value the drafter was trained with (the training "
-                "CLI's default is true)"
+                "config.json: norm_before_residual: expected true or false, found no such key. vLLM assumes "
+                "true, the speculators class false; add the value that the drafter was trained with (the "
+                "training command's default is true)"
             )
         return config
 
@@ -420,7 +418,7 @@ class TorchSpec(Dialect):
 
     def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
         kinds = ("yarn", "deepseek_yarn", "llama3", "linear")
-        return ignored_theta(config, "TorchSpec before 2026-08-09 may have trained", kinds)
+        return ignored_theta(config, "TorchSpec before 2026-08-09 may have used", kinds)
 
 
 PARALLEL_CLASSES = frozenset({"PeagleLlamaForCausalLM", "PeagleQwen3ForCausalLM"})
@@ -461,12 +459,12 @@ class VllmNative(Dialect):
     def flatten(self, seen: Seen) -> dict[str, Any]:
         if seen.architecture in _QWEN3_CLASSES and seen.shape("layers.0.self_attn.q_norm.weight") is None:
             raise TensorError(
-                f"{seen.architecture}: expected q_norm and k_norm in layer 0, which this class has, found "
-                'neither; set architectures to ["Eagle3LlamaForCausalLM"] if it was trained without'
+                f"{seen.architecture}: expected the tensors q_norm and k_norm in layer 0, found neither. If "
+                'the drafter was trained without them, set architectures to ["Eagle3LlamaForCausalLM"]'
             )
         return dict(seen.config)
 
     def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
         if seen.architecture != "Eagle3LlamaForCausalLM" or seen.shape(MASK_FEATURE) is not None:
             return ()
-        return ignored_theta(config, "AngelSlim, which writes this class, trains", ("default", "linear"))
+        return ignored_theta(config, "AngelSlim, which writes this class, uses", ("default", "linear"))

@@ -21,18 +21,18 @@ from .block_keys import DEEPSEEK, OTHER_ARITHMETIC
 from .eagle import PARALLEL_CLASSES, Eagle1
 
 _MTP = (
-    "multi-token prediction head (MTP): not an EAGLE checkpoint; llama.cpp converts it with its model, and "
-    "that GGUF drafts by itself (--draft mtp)"
+    "this is a multi-token prediction head (MTP), not an EAGLE checkpoint. Convert its whole model with "
+    "llama.cpp's converter, and run that GGUF with --draft mtp"
 )
 _TENSORS = {
-    r"^(enorm|hnorm)\.": "Megatron export of an EAGLE-1 style drafter: not supported",
+    r"^(enorm|hnorm)\.": "EAGLE-1 drafters exported by Megatron are not supported",
     r"\.(eh_proj|enorm|hnorm)\.": _MTP,
-    r"^(model\.)?midlayer\.\d+\.": "Model Optimizer Megatron export with several layers (midlayer.{i}.*): "
-    "not supported, because its later layers are not the decoder layers that other engines run; export "
-    "through Model Optimizer's Hugging Face path",
-    r"\.experts\.|mlp\.gate\.weight$": "drafter with mixture-of-experts layers: not supported",
+    r"^(model\.)?midlayer\.\d+\.": "Megatron exports of Model Optimizer with several layers "
+    "(midlayer.{i}.*) are not supported, because other engines do not run their later layers. Export the "
+    "drafter through Model Optimizer's Hugging Face path",
+    r"\.experts\.|mlp\.gate\.weight$": "drafters with mixture-of-experts layers are not supported",
     r"(weight_scale(_\d|_inv)?|weight_zero_point|input_scale|qweight|qzeros|weight_packed)$": "quantised "
-    "checkpoint: not supported; convert the original bf16 or fp16 one",
+    "checkpoints are not supported; convert the original bf16 or fp16 checkpoint",
 }
 _BLOCK_TENSORS = {
     r"^(model\.)?mtp\.\d+\.main_proj\.": DEEPSEEK,
@@ -105,7 +105,7 @@ def _block(seen: Seen) -> Iterator[str]:
     if config.get("dspark_fixup_head_type") not in (None, "markov"):
         found.append(f"a head of type {shown(config['dspark_fixup_head_type'])}")
     if found:
-        yield f"block drafter with {' and '.join(dict.fromkeys(found))}: not supported"
+        yield f"block drafters with {' and '.join(dict.fromkeys(found))} are not supported"
     if seen.shape("hidden_norm.weight") is None and not seen.has("encoder.output_norm_enc."):
         yield (
             f"{seen.architecture}: expected a block drafter's tensors fc.weight and hidden_norm.weight, "
@@ -118,17 +118,14 @@ def _parallel(seen: Seen) -> Iterator[str]:
     missing. PARD is rejected because it is trained without a mask feature.
     """
     if seen.config.get("speculators_model_type") == "xpress":
-        yield "speculators' XPress: not supported"
+        yield "XPress drafters of speculators are not supported"
     names = {seen.architecture, str(seen.config.get("speculators_model_type"))}
     named = names & {"PEagleDraftModel", "PEagleSpeculator", "peagle", *PARALLEL_CLASSES}
     is_parallel = any(
         seen.config.get(k) not in (None, False) for k in ("parallel_drafting", *MASK_TOKEN_KEYS)
     )
     if (named or is_parallel) and seen.shape(MASK_FEATURE) is None:
-        yield (
-            f"parallel drafter without the tensor {MASK_FEATURE}: expected P-EAGLE's mask feature; drafters "
-            "that were trained without one are not supported"
-        )
+        yield (f"parallel drafters without P-EAGLE's tensor {MASK_FEATURE} are not supported")
 
 
 def _class(seen: Seen, classes: Collection[str]) -> Iterator[str]:
@@ -137,8 +134,8 @@ def _class(seen: Seen, classes: Collection[str]) -> Iterator[str]:
         yield _MTP
     if kind == "eagle" or name == "EagleSpeculator":
         yield (
-            "EAGLE-1 drafter in the layout of speculators (EagleSpeculator): not supported, it may have "
-            "norms that EAGLE-1 does not have; convert the checkpoint it was made from"
+            "EAGLE-1 drafters in the layout of speculators (EagleSpeculator) are not supported, because "
+            "they may have more norms. Convert the checkpoint that this one was made from"
         )
     if seen.is_latent_class and not seen.has_latent_tensors:
         yield (
@@ -148,7 +145,7 @@ def _class(seen: Seen, classes: Collection[str]) -> Iterator[str]:
     if name not in classes and not (name in Eagle1.also and Eagle1().matches(seen)):
         yield (
             f"architecture {shown(name)}: expected one of {', '.join(sorted(filter(None, classes)))}; "
-            "drafters of other architectures use other arithmetic"
+            "other architectures compute their drafts differently"
         )
 
 
@@ -157,7 +154,7 @@ def _eagle_config(seen: Seen) -> Iterator[str]:
         if value is None or key in _EAGLE_CONFIG_OTHER:
             continue
         if key not in _EAGLE_CONFIG_VALUES:
-            yield f"config.json: eagle_config.{key}: unknown key; it may change the arithmetic"
+            yield f"config.json: eagle_config.{key}: unknown key, which may change the computation"
         elif value != _EAGLE_CONFIG_VALUES[key]:
             expected = _EAGLE_CONFIG_VALUES[key]
-            yield f"config.json: eagle_config.{key}: expected {expected}, found {shown(value)}: not EAGLE-3"
+            yield f"config.json: eagle_config.{key}: expected {expected} for EAGLE-3, found {shown(value)}"

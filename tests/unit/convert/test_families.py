@@ -120,4 +120,4 @@ def test_p_eagle_is_eagle_31_with_a_mask(
     np.testing.assert_array_equal(
         tensors_of(report.out)["mask_feature.weight"], shape.weights()["mask_hidden"].reshape(-1)
     )
-    assert any("at once: using 8 as the maximum" in note for note in report.notes) == (depth == 8)
+    assert any("at once; using at most 8" in note for note in report.notes) == (depth == 8)

@@ -86,7 +86,7 @@ HUGE = 1 << 60
         (header(n_tensors=1) + tensor("t", [4]), "truncated: tensor t"),
         (header(n_tensors=1) + tensor("t", [HUGE, HUGE]) + bytes(64), "truncated: tensor t"),
         (header(n_tensors=1) + tensor("t", [4], offset=7) + bytes(64), "not a multiple of the alignment"),
-        (header(n_tensors=1) + tensor("t", [33], kind=8) + bytes(64), "do not divide into blocks of 32"),
+        (header(n_tensors=1) + tensor("t", [33], kind=8) + bytes(64), "are not divisible into blocks of 32"),
         (header(n_tensors=1) + string("t") + struct.pack("<I", 9) + bytes(99), "1 to 4 dimensions, found 9"),
         (header(n_tensors=1) + tensor("t", [0, 4]) + bytes(64), "broken file: tensor t: expected rows"),
         (header(n_tensors=2) + tensor("t", [1]) * 2 + bytes(64), "tensor t appears twice"),

@@ -31,7 +31,7 @@ def with_head(
 
 def test_rows_gathered_by_offsets_are_refused(convert: Convert, target: TinyTarget, tmp_path: Path) -> None:
     checkpoint = with_head(tmp_path, target, lambda offsets, ids: offsets)
-    with pytest.raises(errors.VocabMapError, match="the exporter gathered them by offsets"):
+    with pytest.raises(errors.VocabMapError, match="The exporter used offsets as ids"):
         convert(checkpoint)
 
 

@@ -38,7 +38,7 @@ DEFAULT = (2, 4, 5)
         ([2, 4, 9], BOUNDARY, "from 0 to 8"),
         ([2, 4, 8], POST, "from 0 to 8"),
         ([-1, 4, 5], BOUNDARY, "from 0 to 8"),
-        (None, {"aux_layers": [2, 4]}, "expected 3, one per feature of fc.weight, found 2"),
+        (None, {"aux_layers": [2, 4]}, "expected 3 ids, as fc.weight reads 3 states, found 2"),
     ],
 )
 def test_ids_of_families_without_a_convention(
@@ -115,5 +115,5 @@ def test_contradicting_and_missing_ids_are_refused(convert: Convert, tmp_path: P
     with pytest.raises(LayerIdError, match="given twice"):
         convert(write_checkpoint(tmp_path / "in", "torchspec", edit={IDS: [1, 3, 4]}))
     four = write_checkpoint(tmp_path / "four", shape=DraftShape(layers=(1, 2, 4, 6)), edit={IDS: None})
-    with pytest.raises(LayerIdError, match="default exists only for 3"):
+    with pytest.raises(LayerIdError, match="the default has 3 layers"):
         convert(four)

@@ -116,7 +116,7 @@ def test_nan_and_infinity_are_refused(bad: float, values: np.ndarray) -> None:
 
 
 def test_values_beyond_f16_are_refused() -> None:
-    with pytest.raises(TensorError, match="beyond the range of F16; use BF16"):
+    with pytest.raises(TensorError, match="F16 cannot hold its values; use BF16"):
         encoded(np.full((1, 32), 1e5, np.float32), Q.F16)
 
 
@@ -130,7 +130,7 @@ def test_a_quantised_file_reports_and_falls_back(convert: Convert, tmp_path: Pat
     report = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape()), type="Q5_K")
     by_name = {tensor.name: tensor for tensor in report.tensors}
     assert by_name["fc.weight"].type == "Q8_0"
-    assert "rows of 192 do not divide into Q6_K blocks of 256: Q8_0" in by_name["fc.weight"].note
+    assert "Q8_0: rows of 192 are not divisible into Q6_K blocks of 256" in by_name["fc.weight"].note
     assert by_name["output_norm.weight"].type == "F32"
     assert by_name["output_norm.weight"].rel_rms_error == 0
     assert 0 < by_name["fc.weight"].rel_rms_error < 0.01

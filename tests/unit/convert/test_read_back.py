@@ -88,7 +88,7 @@ def test_a_file_without_the_first_drafting_slot_leaves_a_choice(
     file = read_gguf(convert(silent, out=tmp_path / "reply.gguf", readings={"slots": "anchor-first"}).out)
     assert file.get("dflash_ex.sample_from_anchor") is True
     assert file.get("eaglecpp.readings") == [b"slots=anchor-first (given)"]
-    with pytest.raises(EagleError, match="reading slots: is for block drafters"):
+    with pytest.raises(EagleError, match="reading slots is for block drafters"):
         convert(write_checkpoint(tmp_path / "eagle", "vllm", DraftShape()), readings={"slots": "in-place"})
 
 
@@ -160,13 +160,13 @@ NO_FLOATS = "cannot convert this type to floats"
     ("change", "message"),
     [
         ({"eagle31.block_count": 1 << 30}, "block_count: expected 1 to 256"),
-        ({"eagle31.block_count": 2}, "expected tensors for 2 layers, found none for layer 1"),
+        ({"eagle31.block_count": 2}, "block_count is 2, but layer 1 has no tensors"),
         ({"eagle31.target_layers": [2] * 300}, "target_layers: expected 1 to 256"),
         ({"eagle31.fc_norm": "yes"}, "fc_norm: expected true or false"),
         ({"eagle31.embedding_length": None}, "embedding_length: expected an integer, found nothing"),
         ({"eagle31.attention.head_count": 0}, "num_attention_heads"),
-        ({"eagle31.attention.key_length": 7}, "rope: expected type norm or neox over whole heads of 7"),
-        ({"eagle31.rope.dimension_count": 4}, "over whole heads of 16, found type 'norm' over 4"),
+        ({"eagle31.attention.key_length": 7}, "expected RoPE of type norm or neox over all 7 values"),
+        ({"eagle31.rope.dimension_count": 4}, "all 16 values of a head, found type 'norm' over 4"),
         ({"eagle31.rope.type": "other"}, "found type 'other'"),
         ({"eagle31.hidden_activation": "gelu"}, "Gemma 4's layer cannot be read back"),
         ({"eagle31.embedding_scale": 8.0}, "Gemma 4's layer cannot be read back"),
@@ -214,7 +214,7 @@ def test_a_copy_keeps_licence_author_and_name(make: Make, convert: Convert, tmp_
     file = read_gguf(again.out)
     assert {key: file.text(key, "") for key in said} == said
     assert file.text("eaglecpp.source", "") == "d"
-    assert any("the values that F32 stores" in note for note in again.notes)
+    assert any("the precision of F32" in note for note in again.notes)
 
 
 def test_numbers_keep_all_digits_of_their_type(make: Make, convert: Convert, tmp_path: Path) -> None:

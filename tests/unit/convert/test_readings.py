@@ -149,7 +149,7 @@ def test_unknown_readings_are_a_usage_error(
 
 
 def test_readings_that_exclude_each_other_are_refused(convert: Convert, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"head_norm=no together with feed=post"):
+    with pytest.raises(ConfigError, match=r"head_norm=no and feed=post"):
         convert(write_checkpoint(tmp_path / "in", "torchspec", NEW), readings={"head_norm": "no"})
 
 

@@ -40,7 +40,7 @@ class Bad:
 
 Q = "layers.0.self_attn.q_proj.weight"
 TENSORS = [
-    Bad("fc width", errors.TensorError, r"fc\.weight.*multiple of the target's hidden size 64",
+    Bad("fc width", errors.TensorError, r"fc\.weight.*divisible by 64, the target's hidden size",
         add={"fc.weight": np.ones((64, 190), F32)}, drop=("fc.weight",)),
     Bad("q in-dim", errors.TensorError, r"q_proj\.weight: expected \[64, 128\], found \[64, 64\]",
         add={Q: np.ones((64, 64), F32)}, drop=(Q,)),
@@ -63,9 +63,9 @@ TENSORS = [
         r"embed_tokens\.weight: expected \[367, 64\], found \[300, 64\]",
         add={"embed_tokens.weight": np.ones((300, 64), F32)}, drop=("embed_tokens.weight",)),
     Bad("no head, small vocabulary", errors.TensorError,
-        r"missing: lm_head\.weight; the target's cannot replace them",
+        r"no lm_head\.weight, and the target's do not fit",
         drop=("lm_head.weight",)),
-    Bad("same tensor twice", errors.CheckpointError, "the same one under two names",
+    Bad("same tensor twice", errors.CheckpointError, "have the same role; expected one",
         add={"model.norm.weight": np.ones(64, F32)}),
     Bad("NaN", errors.TensorError, r"norm\.weight: contains NaN",
         add={"norm.weight": np.full(64, np.nan, F32)}, drop=("norm.weight",)),
@@ -87,7 +87,7 @@ CONFIG = [
     Bad("no hidden size", errors.ConfigError, "hidden_size: expected a positive integer, found nothing",
         edit={"hidden_size": None}),
     Bad("head dim odd", errors.ConfigError, "head_dim: expected an even number", edit={"head_dim": 15}),
-    Bad("head dim absent", errors.ConfigError, "hidden_size 64 does not divide by 5",
+    Bad("head dim absent", errors.ConfigError, "hidden_size 64 is not divisible by 5",
         edit={"head_dim": None, "num_attention_heads": 5}),
     Bad("layer ids", errors.ConfigError, "expected a list of integers, found",
         edit={"eagle_aux_hidden_state_layer_ids": [True, 4, 5]}),
@@ -95,16 +95,16 @@ CONFIG = [
         "draft_vocab_size: expected at most vocab_size 367, found 400",
         edit={"draft_vocab_size": 400}),
     Bad("epsilon", errors.ConfigError, "rms_norm_eps: expected a positive number", edit={"rms_norm_eps": 0}),
-    Bad("tied to nothing", errors.ConfigError, r"no embed_tokens\.weight to be the head",
+    Bad("tied to nothing", errors.ConfigError, r"no embed_tokens\.weight\. Add this tensor",
         shape=DraftShape(n_draft_vocab=367, own_head=False, own_embedding=False),
         edit={"tie_word_embeddings": True}),
     Bad("activation", errors.UnsupportedError, "hidden_act: expected silu, found 'gelu'",
         edit={"hidden_act": "gelu"}),
-    Bad("sliding without layers", errors.ConfigError, "use_sliding_window is true without layer_types",
+    Bad("sliding without layers", errors.ConfigError, "use_sliding_window is true, but layer_types",
         edit={"use_sliding_window": True, "sliding_window": 64}),
     Bad("sliding without window", errors.ConfigError, "sliding_window is not set",
         edit={"layer_types": ["sliding_attention"]}),
-    Bad("layer_types", errors.ConfigError, "expected 2 of full_attention or sliding_attention",
+    Bad("layer_types", errors.ConfigError, "expected 2 entries, full_attention or",
         shape=DraftShape(n_layers=2), edit={"layer_types": ["full_attention"]}),
     Bad("speculators residual", errors.ConfigError,
         "norm_before_residual: expected true or false, found nothing",
@@ -160,7 +160,7 @@ FAMILIES = [
         shape=GEMMA, edit={"hidden_activation": "silu"}),
     Bad("Gemma 4 rope", errors.ConfigError, "expected an object for full_attention", shape=GEMMA,
         edit={"rope_parameters": {"rope_type": "default"}}),
-    Bad("Gemma 4 part", errors.ConfigError, "partial_rotary_factor up to 1", shape=GEMMA,
+    Bad("Gemma 4 part", errors.ConfigError, "partial_rotary_factor above 0, up to 1", shape=GEMMA,
         edit={"rope_parameters": {"full_attention": {"rope_type": "proportional",
         "partial_rotary_factor": 1.5}}}),
     Bad("DFlash", errors.UnsupportedError, r"DFlashDraftModel: expected .*found no hidden_norm\.weight",
@@ -170,13 +170,13 @@ FAMILIES = [
     Bad("MTP", errors.UnsupportedError, "multi-token prediction", edit={"architectures": ["MiMoMTPModel"]}),
     Bad("MTP tensors", errors.UnsupportedError, "multi-token prediction",
         add={"model.layers.0.eh_proj.weight": ones}),
-    Bad("Megatron layers", errors.UnsupportedError, "Megatron export with several layers",
+    Bad("Megatron layers", errors.UnsupportedError, "Megatron exports of Model Optimizer",
         add={"midlayer.1.mlp.up_proj.weight": ones}),
-    Bad("Megatron EAGLE-1", errors.UnsupportedError, "Megatron export of an EAGLE-1",
+    Bad("Megatron EAGLE-1", errors.UnsupportedError, "EAGLE-1 drafters exported by Megatron",
         edit={"architectures": ["LlamaForCausalLMEagle"]}, add={"enorm.weight": np.ones(64, F32)}),
-    Bad("latent EAGLE-1", errors.UnsupportedError, "EAGLE 1 and 2 drafter with latent attention",
+    Bad("latent EAGLE-1", errors.UnsupportedError, "EAGLE 1 and 2 drafters with latent attention",
         shape=EAGLE1, add={"layers.0.self_attn.kv_a_proj_with_mqa.weight": ones}),
-    Bad("latent Gemma 4", errors.UnsupportedError, "drafter with latent attention",
+    Bad("latent Gemma 4", errors.UnsupportedError, "drafters with latent attention",
         shape=GEMMA, add={"layers.0.self_attn.kv_a_proj_with_mqa.weight": ones}),
     Bad("latent class alone", errors.UnsupportedError, "the checkpoint has no tensor kv_a_proj_with_mqa",
         edit={"architectures": ["Eagle3DeepseekV2ForCausalLM"]}),
@@ -196,16 +196,16 @@ FAMILIES = [
         shape=LATENT, edit={"mla_use_nope": True, "architectures": ["Eagle3LlamaForCausalLM"]}),
     Bad("latent linear rope", errors.UnsupportedError, "rope type 'linear': expected default or yarn",
         shape=LATENT, edit={"rope_scaling": {"type": "linear", "factor": 2.0}}),
-    Bad("latent yarn of Automodel", errors.UnsupportedError, "rope type yarn: not supported", "automodel",
+    Bad("latent yarn of Automodel", errors.UnsupportedError, "rope type yarn are not supported", "automodel",
         shape=LATENT, edit={"rope_scaling": YARN}),
-    Bad("latent attention_factor", errors.UnsupportedError, "attention_factor: expected only mscale",
+    Bad("latent attention_factor", errors.UnsupportedError, "attention_factor: latent attention supports",
         shape=LATENT, edit={"rope_scaling": {**YARN, "attention_factor": 1.0}}),
     Bad("deepseek_yarn elsewhere", errors.UnsupportedError, "rope type 'deepseek_yarn' is not supported",
         edit={"rope_scaling": {**YARN, "type": "deepseek_yarn"}}),
-    Bad("P-EAGLE without its feature", errors.UnsupportedError, "without the tensor mask_hidden",
+    Bad("P-EAGLE without its feature", errors.UnsupportedError, "without P-EAGLE's tensor mask_hidden",
         "speculators", edit={"speculators_model_type": "peagle"}),
-    Bad("PARD", errors.UnsupportedError, "were trained without one", edit={"pard_token": 5}),
-    Bad("P-EAGLE token", errors.ConfigError, "expected one mask token, in one or more of pard_token",
+    Bad("PARD", errors.UnsupportedError, "parallel drafters without", edit={"pard_token": 5}),
+    Bad("P-EAGLE token", errors.ConfigError, "expected one mask token id in pard_token",
         shape=PARALLEL, edit={"ptd_token_id": None}),
     Bad("P-EAGLE tokens", errors.ConfigError, r"found \{'ptd_token_id': 5, 'mask_token_id': 6\}",
         shape=PARALLEL, edit={"mask_token_id": 6}),
@@ -213,14 +213,14 @@ FAMILIES = [
         edit={"ptd_token_id": 367}),
     Bad("P-EAGLE of EAGLE-1", errors.UnsupportedError, "only for EAGLE-3 drafters with ordinary",
         shape=EAGLE1, add={"mask_hidden": np.ones((1, 1, 64), F32)}, edit={"ptd_token_id": 5}),
-    Bad("P-EAGLE of SpecForge", errors.ConfigError, "takes it from the settings of the run", shape=PARALLEL,
+    Bad("P-EAGLE of SpecForge", errors.ConfigError, "SpecForge does not write this key", shape=PARALLEL,
         edit={"architectures": ["PEagleDraftModel"], "norm_before_residual": None}),
     Bad("experts", errors.UnsupportedError, "mixture-of-experts",
         add={"layers.0.mlp.experts.0.up_proj.weight": ones}),
     Bad("quantised", errors.UnsupportedError, "quantised checkpoint",
         add={"layers.0.mlp.up_proj.weight_scale": ones}),
     Bad("Qwen3 without its norms", errors.TensorError,
-        r"Eagle3Qwen3ForCausalLM: expected q_norm and k_norm in layer 0",
+        r"Eagle3Qwen3ForCausalLM: expected the tensors q_norm and k_norm",
         edit={"architectures": ["Eagle3Qwen3ForCausalLM"]}),
     Bad("architecture", errors.UnsupportedError, "'CohereEagle3': expected one of",
         edit={"architectures": ["CohereEagle3"]}),
@@ -234,7 +234,7 @@ FAMILIES = [
         edit={"eagle_config": {"use_aux_hidden_state": False}}),
     Bad("eagle_config type", errors.ConfigError, "eagle_config: expected an object",
         edit={"eagle_config": [1]}),
-    Bad("unmarked", errors.UnsupportedError, "no known exporter's marks",
+    Bad("unmarked", errors.UnsupportedError, "which program wrote it",
         edit={"architectures": ["LlamaForCausalLM"]}),
 ]  # fmt: skip
 
@@ -274,7 +274,7 @@ def test_another_directory_is_refused_by_the_missing_tensors(convert: Convert, t
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (TargetSpec(n_embd=32, n_layers=2), "made for hidden size 64, the target has 32"),
+        (TargetSpec(n_embd=32, n_layers=2), "made for hidden size 64, but the target has 32"),
         (TargetSpec(n_layers=4), "ambiguous|from 0 to 4"),
     ],
 )
@@ -302,7 +302,7 @@ def test_rows_above_the_targets_tokens_are_left_out(convert: Convert, tmp_path: 
     shape = DraftShape(n_draft_vocab=n_draft)
     edit = {"vocab_size": 400, "draft_vocab_size": 400 if n_draft == 367 else n_draft}
     report = convert(write_checkpoint(tmp_path / "padded", "vllm", shape, edit=edit, save=save))
-    assert any("vocab_size 400, the target has 367 tokens" in note for note in report.notes)
+    assert any("is 400, but the target has 367 tokens" in note for note in report.notes)
     expected = convert(write_checkpoint(tmp_path / "plain", "vllm", shape), out=tmp_path / "plain.gguf")
     found, plain = read_gguf(report.out), read_gguf(expected.out)
     assert found.integer(f"{found.architecture}.vocab_size") == 367
@@ -326,5 +326,5 @@ def test_a_draft_id_above_the_targets_tokens_is_refused(convert: Convert, tmp_pa
 
 def test_a_target_with_another_vocabulary(convert: Convert, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "in", "vllm", DraftShape(n_vocab=600))
-    with pytest.raises(errors.TargetError, match="a vocabulary of 600, the target has 367"):
+    with pytest.raises(errors.TargetError, match="a vocabulary of 600 tokens, but the target has 367"):
         convert(checkpoint)

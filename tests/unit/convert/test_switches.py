@@ -127,7 +127,7 @@ def test_latent_attention_is_reported(convert: Convert, tmp_path: Path) -> None:
             "vllm",
             DraftShape(),
             {"num_hidden_layers": 40},
-            "num_hidden_layers 40, but there are tensors for 1",
+            "is 40, but the tensors have 1 layers",
         ),
         ("vllm", DraftShape(), {"sliding_window": 4096}, "sliding_window 4096 is not used"),
         ("specforge", DraftShape(fc_norm=True, norm_output=True), {}, "SpecForge 0.2.0"),

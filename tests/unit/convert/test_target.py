@@ -42,7 +42,7 @@ def test_a_target_without_sizes(keys: dict[str, int], tmp_path: Path) -> None:
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="expected the target as a GGUF file"):
+    with pytest.raises(SourceError, match="expected the target's GGUF file"):
         open_target(tmp_path / "none.gguf")
     with pytest.raises(SourceError, match="found a folder"):
         open_target(tmp_path)

@@ -155,7 +155,7 @@ def test_wrong_fields_of_a_torch_file_and_other_pickles(data: bytes, message: st
 def test_other_forms_of_torch_files_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "x.bin"
     torch.save({"w": torch.ones(2)}, path, _use_new_zipfile_serialization=False)
-    refused(path, r"legacy \.bin from before torch 1\.6")
+    refused(path, r"\.bin from before torch 1\.6")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("archive/data.pkl", pickled())
         file.writestr("archive/data/0", DATA)
@@ -201,7 +201,7 @@ def test_hostile_safetensors_headers(header: Any, size: int | None, tmp_path: Pa
 
 def test_float8_checkpoints_are_refused_by_dtype(tmp_path: Path) -> None:
     header = {"w": {"dtype": "F8_E5M2", "shape": [8], "data_offsets": [0, 8]}}
-    with pytest.raises(CheckpointError, match="tensor w has dtype F8_E5M2"):
+    with pytest.raises(CheckpointError, match=r"tensor w: expected dtype .* found F8_E5M2"):
         safetensors_file.read_index(safetensors(tmp_path / "x.safetensors", header, bytes(8)))
 
 
@@ -269,7 +269,7 @@ def test_a_directory_of_many_entries_is_not_read(tmp_path: Path) -> None:
     entries = entry * 100_000
     end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, len(entries), len(whole), 0)
     (tmp_path / "x.bin").write_bytes(whole + entries + end)
-    refused(tmp_path / "x.bin", "not a readable PyTorch file: .*at most 4194304 are read")
+    refused(tmp_path / "x.bin", "not a readable PyTorch file: .*at most 4194304 bytes")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="without named pipes")
@@ -350,5 +350,5 @@ def test_no_instruction_of_a_pickle_takes_memory_or_time(data: bytes, message: s
 def test_a_safetensors_header_is_not_read_beyond_its_limit(tmp_path: Path) -> None:
     header = b'{"__metadata__":{"x":"' + b"a" * (17 << 20) + b'"}}'
     (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
-    with pytest.raises(CheckpointError, match="at most 16777216 are read"):
+    with pytest.raises(CheckpointError, match="at most 16777216 bytes"):
         safetensors_file.read_index(tmp_path / "x.safetensors")

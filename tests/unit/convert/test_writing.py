@@ -56,7 +56,7 @@ def test_an_input_file_is_never_overwritten(
     link = tmp_path / "link.gguf"
     link.symlink_to(victim)
     for out in (victim, link):
-        with pytest.raises(errors.WriteError, match="this conversion reads that file"):
+        with pytest.raises(errors.WriteError, match="the conversion reads this file"):
             convert(checkpoint, out=out)
     assert victim.read_bytes() == before
 
