@@ -86,7 +86,7 @@ class Budget:
         """Charges bytes that a template is about to write or read."""
         self._n_bytes += n_bytes
         if self._n_bytes > MAX_BYTES:
-            raise stopped(f"it needs more than {human_bytes(MAX_BYTES)}")
+            raise stopped(f"the template needs more than {human_bytes(MAX_BYTES)} of memory")
         if n_bytes > 4096:
             self.check_time()
 
@@ -98,7 +98,7 @@ class Budget:
         if now >= self._look_at:
             self._look_at = now + _LOOK_S
             if time.thread_time() > self._deadline:
-                raise stopped(f"it takes longer than {MAX_SECONDS:.0f} s")
+                raise stopped(f"the template runs longer than {MAX_SECONDS:.0f} s")
 
 
 budget: ContextVar[Budget] = ContextVar("budget")
@@ -142,7 +142,7 @@ def check_time_left() -> None:
 def check_size(text: str) -> None:
     """Raises TemplateError for a template that is too long to parse."""
     if len(text) > MAX_TEMPLATE:
-        raise failed(f"{len(text)} characters; the maximum is {MAX_TEMPLATE}")
+        raise failed(f"the template has {len(text)} characters; the maximum is {MAX_TEMPLATE}")
 
 
 def chars(n: int) -> None:
@@ -175,7 +175,7 @@ def measure(value: Any, level: int = 0) -> tuple[int, int]:
         return NODE + len(value) * (2 if value.isascii() and value.isprintable() else 12), 0
     if isinstance(value, int):
         if value.bit_length() > _MAX_BITS:
-            raise stopped(f"a number of {value.bit_length()} bits")
+            raise stopped(f"a number has {value.bit_length()} bits; the maximum is {_MAX_BITS}")
         return NODE + value.bit_length() // 3, 0
     if not isinstance(value, _CONTAINERS):
         return 4 * NODE, 0
@@ -190,9 +190,9 @@ def measure(value: Any, level: int = 0) -> tuple[int, int]:
         size += part_size + NODE
         depth = max(depth, part_depth)
         if size > MAX_VALUE:
-            raise stopped(f"a value of more than {human_bytes(MAX_VALUE)}")
+            raise stopped(f"a value has more than {human_bytes(MAX_VALUE)}")
     if max(depth, level) >= _MAX_DEPTH:
-        raise stopped("a value nested too deeply")
+        raise stopped(f"a value has more than {_MAX_DEPTH} nested levels")
     if (depth or size > _SMALL) and not isinstance(value, _VIEWS):
         # The cache entry keeps the value alive, so the value's id stays unique.
         left.measures[id(value)] = value, (size, depth + 1)

@@ -128,7 +128,7 @@ def _elements(value: Any) -> Any:
 
 def _position(index: Any, end: int) -> int:
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index <= end:
-        raise ValueError(f"an index of {printed(index)}; the maximum is {end}")
+        raise ValueError(f"index {printed(index)} is out of range; the maximum is {end}")
     return index
 
 
@@ -161,7 +161,7 @@ def _equal(first: Any, second: Any) -> bool:
 def _less(first: Any, second: Any) -> bool:
     _equal(first, second)
     if isinstance(first, bool) or first is None or second is None:
-        raise ValueError(f"{printed(first):.40} and {printed(second):.40} have no order")
+        raise ValueError(f"{printed(first):.40} and {printed(second):.40} cannot be ordered")
     return bool(first < second)
 
 
@@ -179,15 +179,15 @@ def _printf(form: Any, *values: Any) -> str:
         if verb == "%":
             return "%"
         if verb not in _VERBS or not left or (verb == "d" and isinstance(left[0], bool)):
-            raise ValueError(f"{match[0]!r}: not supported, or without its value; use %v %s %q %d")
+            raise ValueError(f"{match[0]!r} is not supported or has no value; use %v, %s, %q or %d")
         value = left.pop(0)
         if not isinstance(value, _VERBS[verb]):
-            raise ValueError(f"{match[0]} of {printed(value):.40}")
+            raise ValueError(f"{match[0]} cannot format {printed(value):.40}")
         return as_text(json.dumps(value, ensure_ascii=False) if verb == "q" else printed(value))
 
     text = re.sub(r"(?s)%(.?)", formatted, as_text(form))
     if left:
-        raise ValueError(f"more values than the format has, by {len(left)}")
+        raise ValueError(f"the format has too few verbs: {len(left)} values are left")
     return text
 
 
@@ -227,7 +227,7 @@ def _field(value: Any, *names: str) -> Any:
     for name in names if value is not None else ():
         fields = value.fields if isinstance(value, Struct) else value
         if not isinstance(fields, dict) or (isinstance(value, Struct) and name not in fields):
-            raise ValueError(f"there is no field {name} in {printed(value):.80}")
+            raise ValueError(f"{printed(value):.80} has no field {name}")
         value = fields.get(name)
     return value
 
@@ -239,7 +239,7 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]]:
         return enumerate(value)
     if isinstance(value, dict):
         return value.items()
-    raise ValueError(f"range over {printed(value):.80}")
+    raise ValueError(f"cannot range over {printed(value):.80}")
 
 
 _ENVIRONMENT = ENVIRONMENT.overlay()
@@ -297,8 +297,8 @@ def lex(text: str) -> Iterator[Token]:
         while kind != "close":
             found = _TOKEN.match(text, at)
             if found is None:
-                what = f"unexpected {text[at]!r}" if at < len(text) else "the text ends"
-                raise TemplateError(f"{what} in an action", line)
+                what = f"unexpected {text[at]!r}" if at < len(text) else "the template ends"
+                raise TemplateError(f"{what} inside an action", line)
             kind, at = str(found.lastgroup), found.end()
             if kind != "space":
                 yield Token(found[0] if kind in ("sign", "word") else kind, found[0], line, spaced)
@@ -316,7 +316,7 @@ def _constant(token: Token) -> Any:
                 text = str(json.loads(token.text, strict=False))
                 text.encode()
             except ValueError:
-                raise TemplateError(f"{token.text}: an escape is not supported", token.line) from None
+                raise TemplateError(f"{token.text} contains an unsupported escape", token.line) from None
             return text
         case "raw":
             return token.text[1:-1].replace("\r", "")
@@ -391,7 +391,7 @@ class Parser:
     def _enter(self) -> None:
         self._level += 1
         if self._level > bounds.MAX_NESTING:
-            raise TemplateError(f"more than {bounds.MAX_NESTING} blocks in each other", self._peek().line)
+            raise TemplateError(f"blocks are nested more than {bounds.MAX_NESTING} deep", self._peek().line)
 
     def _name(self) -> str:
         self._n_names += 1
@@ -418,7 +418,7 @@ class Parser:
     def _ended(self, end: Token) -> None:
         """Parses the `end` of a block."""
         if end.kind != "end":
-            raise TemplateError(f"unexpected {end.text}; a block is closed with {{{{ end }}}}", end.line)
+            raise TemplateError(f"unexpected {end.text}; close the block with {{{{ end }}}}", end.line)
         self._take("end", "close")
 
     def _action(self) -> list[nodes.Node]:
@@ -514,7 +514,7 @@ class Parser:
                 self._take(where, "|")
         self._take()
         if value is None:
-            raise TemplateError(f"{where} without a value", start.line)
+            raise TemplateError(f"{where} has no value", start.line)
         if sign.kind == "=":
             return value, [self._variable(name) for name in names]
         slots = [self._name() for _ in names]
@@ -583,7 +583,7 @@ def _call(token: Token, arguments: Sequence[nodes.Expr]) -> nodes.Expr:
     if name in _OPERATORS and arguments:
         return reduce(_OPERATORS[name], arguments)
     if name not in _FUNCTIONS and name not in _OPERATORS:
-        hint = f"known: {', '.join(sorted((*_OPERATORS, *_FUNCTIONS)))}; a field needs a dot before its name"
+        hint = f"functions: {', '.join(sorted((*_OPERATORS, *_FUNCTIONS)))}; a field's name begins with a dot"
         raise TemplateError(f'function "{name}" not defined', token.line, hint=hint)
     try:
         inspect.signature(_FUNCTIONS[name]).bind(*arguments)
@@ -680,9 +680,7 @@ class Template:
         bounds.check_size(text)
         tokens = list(islice(lex(text), bounds.MAX_TOKENS + 1))
         if len(tokens) > bounds.MAX_TOKENS:
-            raise TemplateError(
-                f"more than {bounds.MAX_TOKENS} words and signs of the language", tokens[-1].line
-            )
+            raise TemplateError(f"the template has more than {bounds.MAX_TOKENS} tokens", tokens[-1].line)
         with own_errors():
             parsed = Parser(tokens)
             return cls("messages" in parsed.uses, _ENVIRONMENT.from_string(parsed.tree))

@@ -81,12 +81,12 @@ def image_of_url(url: object) -> bytes:
 def checked_image(data: bytes) -> bytes:
     """Returns the bytes of a supported image. Raises InvalidValueError for an unsupported image."""
     if len(data) > MAX_BYTES:
-        raise InvalidValueError(f"an image has more than {human_bytes(MAX_BYTES)}")
+        raise InvalidValueError(f"an image has more than {human_bytes(MAX_BYTES)}, the maximum")
     size = _size(data)
     if size is None and data.startswith(_JPEG) and len(data) > _MAX_HEAD:
         raise InvalidValueError(
-            f"a JPEG does not give its size within the first {human_bytes(_MAX_HEAD)}; save it again without "
-            "metadata (EXIF, previews)"
+            f"a JPEG does not give its width and height in its first {human_bytes(_MAX_HEAD)}; save it again "
+            "without metadata (EXIF, previews)"
         )
     if size is None:
         raise InvalidValueError(f"an image has an unsupported format: expected {_FORMATS}")
@@ -135,8 +135,8 @@ def check_unpacked(data: bytes) -> None:
                 piece = inflater.unconsumed_tail
                 if n > n_max:
                     raise InvalidValueError(
-                        f"an image unpacks to more than the {human_bytes(n_max)} of its {width} x {height} "
-                        "pixels; save it again"
+                        f"an image of {width} x {height} pixels unpacks to more than {human_bytes(n_max)}; "
+                        "save the image again"
                     )
     except zlib.error as error:
         raise InvalidValueError(f"an image cannot be decoded: it is damaged ({error})") from None

@@ -65,7 +65,7 @@ def own_errors() -> Iterator[None]:
         error.line = error.line or _line(error)
         raise
     except (RecursionError, MemoryError, SyntaxError, OverflowError):  # raised by Python's own limits
-        raise failed("nested too deeply") from None
+        raise failed("the template is nested too deeply") from None
     except Exception as error:
         line = getattr(error, "lineno", 0) or _line(error)
         message = getattr(error, "message", None) or str(error) or type(error).__name__
@@ -105,11 +105,11 @@ def _ask(name: str, value: Any, *others: Any, **named: Any) -> None:
     """
     arguments = (*others, *named.values())
     if name == "format" and _WIDE.search(as_text(value).replace("{{", "")):
-        raise stopped("a format of more than 999 columns, or with a width from a value")
+        raise stopped("a format has a width above 999, or takes its width from a value")
     if name in _GROWING.split():
         n = _size(value, name) * max(1, sum(_size(one, name) for one in arguments))
         if n > bounds.MAX_PRODUCT:
-            raise stopped(f"{name} may take {n} steps, more than {bounds.MAX_PRODUCT}")
+            raise stopped(f"{name} may take {n} steps; the maximum is {bounds.MAX_PRODUCT}")
     if name in _TAKING_APART.split() and isinstance(value, str):
         separator = arguments[0] if arguments and name.endswith("split") else ""
         budget.get().spend((value.count(separator or "") + 1) * 2 * NODE)
@@ -167,7 +167,7 @@ def _raise_exception(message: Any) -> None:
 
 def _strftime_now(form: str) -> str:
     if len(form) > 500 or re.search(r"%[^a-zA-Z%]*[0-9]{3}", form):
-        raise stopped("a date of more than 99 columns")
+        raise stopped("a date format has a width above 99")
     return (bounds.now.get() or datetime.now()).strftime(form)
 
 
@@ -195,7 +195,7 @@ class _IgnoreGeneration(Extension):
         """Yields the tokens of a template. Raises TemplateError after `MAX_TOKENS` tokens."""
         for n_tokens, token in enumerate(stream):
             if n_tokens >= bounds.MAX_TOKENS:
-                raise failed(f"more than {bounds.MAX_TOKENS} words and signs of the language", token.lineno)
+                raise failed(f"the template has more than {bounds.MAX_TOKENS} tokens", token.lineno)
             yield token
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
@@ -222,9 +222,9 @@ class _Bounding(NodeTransformer):
     def generic_visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
         self.level += 1
         if self.level > bounds.MAX_NESTING:
-            raise failed("nested too deeply", node.lineno)
+            raise failed("the template is nested too deeply", node.lineno)
         if isinstance(node, nodes.Compare) and len(node.ops) > 8:
-            raise failed(f"{len(node.ops)} comparisons in a row", node.lineno)
+            raise failed(f"an expression has {len(node.ops)} comparisons; the maximum is 8", node.lineno)
         super().generic_visit(node)
         self.level -= 1
         if isinstance(node, nodes.TemplateData):

@@ -165,8 +165,8 @@ class ChatModel:
         images = {image_mark(data): data for message in messages for data in message.images}
         if images and self._vocabulary.projector is None:
             raise UnsupportedError(
-                f"{self._model.target.name} was opened without a projector, so it reads no images; pass the "
-                "model's projector with --mmproj (mmproj=)"
+                f"{self._model.target.name} was opened without a projector, so it cannot read images. Pass "
+                "the model's projector with --mmproj (mmproj=)"
             )
         with rendered_together():
             template = self.template
@@ -203,7 +203,7 @@ class ChatModel:
         marked = replace(taken, messages=[replace(head, content=_MARK), *others])
         if _MARK in self._rendered(template, marked, options).text:
             return taken, rendered
-        notice = "this template leaves the system prompt out here, so it is put before the first question"
+        notice = "the chat template omits the system prompt here, so it is put before the first question"
         folded = replace(taken, messages=fold_system(taken.messages), notices=(*taken.notices, notice))
         return folded, self._rendered(template, folded, options)
 
@@ -256,7 +256,7 @@ class ChatModel:
         the request has a template.
         """
         if self._base is not None:
-            raise UnsupportedError("an infill uses the tokens of the target's file; remove the template")
+            raise UnsupportedError("infill does not use a chat template; remove the template")
         return ChatPrompt(Rendered("", has_bos=False), gap.tokens(self._vocabulary, n_tokens_max))
 
     # Reading an answer as a message

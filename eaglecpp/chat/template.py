@@ -54,8 +54,8 @@ _SOURCES = {
 }
 """Sources of templates, in order of precedence."""
 _BUILT_IN: dict[str, tuple[Language, str, str]] = {
-    "raw": ("go", BARE_PROMPT, "the prompt is used unchanged, as for a base model"),
-    "chatml": ("jinja", CHATML, "ChatML is used, because its marks are in the vocabulary"),
+    "raw": ("go", BARE_PROMPT, "the model gets the prompt unchanged, as a base model does"),
+    "chatml": ("jinja", CHATML, "ChatML is used, because the vocabulary has its tokens"),
 }
 
 
@@ -121,7 +121,7 @@ class ChatTemplate:
         if choice == "auto":
             is_chatml = has_token is not None and all(map(has_token, ("<|im_start|>", "<|im_end|>")))
             name, *others = [*filter(texts.get, texts), "chatml" if is_chatml else "raw"]
-            reason = f"it overrides the one in {_SOURCES[others[0]]}" if others[:1] != others[-1:] else ""
+            reason = f"it replaces the template in {_SOURCES[others[0]]}" if others[:1] != others[-1:] else ""
             if name in _BUILT_IN:
                 reason = "no template was found"
                 notices = f"the model has no chat template; {_BUILT_IN[name][2]}"
@@ -131,10 +131,10 @@ class ChatTemplate:
             return cls(language, text, "", reason, *borders, notices=(notices,) if notices else ())
         if name not in texts:
             known = ", ".join(("auto", *_SOURCES, *_BUILT_IN))
-            raise InvalidValueError(f"chat_template {choice}: unknown; expected one of {known}")
+            raise InvalidValueError(f"chat_template: expected one of {known}, found {choice}")
         written = texts[name]
         if not written:
-            raise InvalidValueError(f"chat_template {choice}: no template in {_SOURCES[name]}")
+            raise InvalidValueError(f"chat_template {choice}: {_SOURCES[name]} has no template")
         language = "jinja" if name == "gguf" or is_jinja(written) else "go"
         return cls(language, written, _SOURCES[name], reason, *borders)
 

@@ -46,31 +46,28 @@ def accepted(
     Raises UnsupportedError for a template that prints no question.
     """
     if not takes.text:
-        raise UnsupportedError(
-            "the chat template does not print the user's messages, neither as text nor as typed parts; use "
-            "another template"
-        )
+        raise UnsupportedError("the chat template does not print the user's messages; use another template")
     notices: list[str] = []
     turns, tools = _paired(messages), [_complete(tool) for tool in tools]
     has_calls = any(turn.tool_calls or turn.role == Role.TOOL for turn in turns)
     describes = bool(tools) and not takes.tools
     if describes:
         turns, tools = _with_described([_as_text(turn, HERMES) for turn in turns], tools), ()
-        notices.append("this template does not support tools, so the system prompt describes them")
+        notices.append("the chat template does not support tools, so the system prompt describes the tools")
     elif has_calls and takes.calls is None:
         turns = [_as_text(turn, [*forms, HERMES][0]) for turn in turns]
-        notices.append("this template does not print tool calls, so they are written as text")
+        notices.append("the chat template does not print tool calls, so they are written as text")
     elif has_calls:
         turns = _called(turns, takes, notices)
     turns = lead_system(turns)
     if not takes.late_system and any(turn.role == Role.SYSTEM for turn in turns[1:]):
         turns = fold_system(turns, first=1)
         notices.append(
-            "this template does not print later system messages, so each is put before the message after it"
+            "the chat template prints no later system messages; they are put before the messages after them"
         )
     if not takes.system and turns and turns[0].role == Role.SYSTEM:
         turns = fold_system(turns)
-        notices.append("this template does not print a system prompt, so it is put before the first question")
+        notices.append("the chat template prints no system prompt, so it is put before the first question")
     if not takes.same_roles:
         turns = merged(turns)
     return Accepted(turns, tools, describes, tuple(dict.fromkeys(notices)))
@@ -164,7 +161,7 @@ def _called(messages: Sequence[Message], takes: Takes, notices: list[str]) -> li
                 turns.append(Message(message.role, message.content))
                 message = replace(message, content="")
             elif not can.content:
-                notices.append("this template drops the text of a message with a call")
+                notices.append("the chat template drops the text of a message with a tool call")
             elif message.thinking and not can.thinking:
                 message = replace(message, content="", thinking=f"{message.thinking}{_GAP}{message.content}")
         turns.append(message)

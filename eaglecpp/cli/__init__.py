@@ -173,7 +173,7 @@ def message(error: Exception) -> tuple[str, int]:
             from eaglecpp.cli.options import OF_LLAMA_CPP
 
             if ours := OF_LLAMA_CPP.get(error.option_name):
-                return f"no such option: llama.cpp's {error.option_name}; here {ours}{where}", 2
+                return f"no such option: {error.option_name} is llama.cpp's; {ours}{where}", 2
             return f"no such option: {error.option_name}{_meant(error)}{where}", 2
         text = error.format_message()
         return text[:1].lower() + text[1:].removesuffix(".") + where, 2
@@ -188,7 +188,7 @@ def message(error: Exception) -> tuple[str, int]:
 
         # Errors of a Modelfile quote the Modelfile, so their option names stay unchanged.
         return str(error) if isinstance(error, ModelfileError) else in_flags(str(error)), 1
-    return f"internal error: {error!r}; `eaglecpp --debug ...` shows where", 1
+    return f"internal error: {error!r}; see `eaglecpp --debug ...`", 1
 
 
 def _meant(error: click.NoSuchOption) -> str:

@@ -20,7 +20,7 @@ from eaglecpp.cli.terminal import fitted, note, show_progress, table, write, wri
 from eaglecpp.human import counted
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy, declare
 
-_FORM = 'open an issue with the form "Benchmark", or add it to docs/hardware.toml'
+_FORM = 'open an issue with the form "Benchmark", or add this block to docs/hardware.toml'
 
 
 @dataclass(frozen=True)
@@ -29,21 +29,21 @@ class BenchOptions:
 
     drafts: tuple[str, ...] = declare(
         (),
-        "The drafter, as for `generate`. If repeated: compare them, each with its own planner.",
+        "The drafter, as for `generate`. Repeat the option to compare drafters.",
         flags="--draft",
         metavar="D",
     )
     strategies: tuple[str, ...] = declare(
         (),
-        "Compare this strategy with target-only decoding (repeatable).  [default: six fixed ones and auto]",
+        "Compare this strategy with target-only decoding (repeatable).  [default: six strategies and auto]",
         flags="--strategy",
         metavar="S",
     )
     files: tuple[str, ...] = declare(
-        (), "A prompt (repeatable).", flags="-f --file", type=click.Path(), metavar=None
+        (), "File with a prompt (repeatable).", flags="-f --file", type=click.Path(), metavar=None
     )
     n_tokens: int = declare(
-        0, "Tokens per answer.  [default: as the time allows]", low=2, flags="-n --max-tokens"
+        0, "Tokens per answer.  [default: as many as --seconds allows]", low=2, flags="-n --max-tokens"
     )
     seconds: float = declare(60.0, "Approximate duration.", low=0)
     temperature: float | None = declare(
@@ -58,7 +58,7 @@ class BenchOptions:
         False, "Show the opened files, and the origin of each option.", flags="-v --verbose"
     )
     share: bool = declare(
-        False, "Print a block to paste: machine, versions, model, speeds; no paths, no names."
+        False, "Print a block to share: machine, versions, model and speeds, without paths or names."
     )
     as_json: bool = declare(
         False, "Print one JSON object, including the planner's measurements.", flags="--json"
@@ -109,7 +109,7 @@ def bench(model: str, asked: BenchOptions, **options: Any) -> None:
     show_progress("")
     if asked.share:
         write(block)
-        note(f"to add it to the hardware table: {_FORM}")
+        note(f"to add these results to the hardware table: {_FORM}")
         return
     if others:
         measured = [
@@ -145,7 +145,7 @@ def _strategies(engine: Any, asked: Sequence[str], usual: Sequence[str]) -> list
         wanted = [engine.resolve(Strategy.parse(text))[0] for text in asked]
         return [*dict.fromkeys(["off", *map(str, wanted)])]
     if not engine.has_draft:
-        note("no drafter: target-only decoding only")
+        note("no drafter: only target-only decoding is measured")
         return ["off"]
     n_heads = (engine.draft_info or {}).get("n_heads", 1)  # each prediction head drafts one token
     unable = "tree" if engine.chains_only or n_heads > 1 else ""
@@ -209,5 +209,5 @@ def _reason(one: Any) -> str:
     return (
         not_drafted(one.plan)
         if one.acceptance_length <= 1.0
-        else "mostly without drafts: plain is faster here"
+        else "mostly not drafted: target-only decoding is faster here"
     )

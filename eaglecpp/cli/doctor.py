@@ -28,7 +28,7 @@ from eaglecpp.options import TEXT, DraftOptions, ModelOptions
 from eaglecpp.references import part_paths
 from eaglecpp.store.progress import Bars
 
-_UNKNOWN = "The speed-up by drafting is unknown on this machine: --measure measures it."
+_UNKNOWN = "The speed-up by drafting is not measured on this machine; --measure measures it."
 
 
 @command(
@@ -37,7 +37,7 @@ _UNKNOWN = "The speed-up by drafting is unknown on this machine: --measure measu
     usual="draft measure as_json n_ctx n_threads n_gpu_layers n_cpu_moe type_k type_v mmproj",
 )
 @model_argument(is_needed=False)
-@option("--draft", metavar="D", help="The drafter, if the model does not bring one.")
+@option("--draft", metavar="D", help="The drafter, if the model has none of its own.")
 @option("--measure", is_flag=True, help="Measure MODEL for some seconds instead of predicting.")
 @json_option("the facts, with the versions of all parts, as one JSON object")
 @engine_options(ModelOptions, DraftOptions, helps=AUTOMATIC_CONTEXT)
@@ -124,14 +124,14 @@ def gather() -> dict[str, Any]:
     amx = facts["cpu"]["amx"]
     if amx["claimed"] and not amx["works"]:
         facts["notes"].append(
-            "the CPU claims AMX, but the first AMX instruction fails (common on virtual machines): eaglecpp "
-            "loads models without repacked weights; other llama.cpp programs may crash with SIGILL"
+            "the CPU reports AMX, but its first AMX instruction fails, as on many virtual machines. "
+            "eaglecpp therefore does not repack weights; other llama.cpp programs may crash with SIGILL"
         )
     kernels = facts["kernels"]
     if kernels["possible"] and not kernels["active"]:
         facts["notes"].append(
-            f"eaglecpp's CPU kernels could run on this processor but do not: {kernels['why_not']}. ggml's "
-            "are slower, and with them drafting pays less"
+            f"this processor supports eaglecpp's CPU kernels, but they are not used: {kernels['why_not']}. "
+            "ggml's kernels are slower, so drafting pays less"
         )
     return facts
 
@@ -206,7 +206,7 @@ def _model_rows(model: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [("target", f"{target} ({size}), {threads}")]
     memory = [("context", f"{model['n_ctx']} tokens, {model['n_ctx_why']}"), *memory]
     if draft is None:
-        exact = "always: without a drafter, all decoding is plain"
+        exact = "always: without a drafter, all decoding is target-only"
         offer = "; ".join(filter(None, ("none", model["offer"])))
         return [*rows, ("drafter", offer), *memory, ("exact", exact)]
     own = {TEXT: "none: drafts from the text itself", target: "its own multi-token prediction head"}
@@ -217,12 +217,12 @@ def _model_rows(model: dict[str, Any]) -> list[tuple[str, str]]:
     if model["chains_only"]:
         rows.append(("strategies", f"chains only: {model['chains_only']}"))
     if "exact_rows" not in model:
-        exact = "not measured; --measure does"
+        exact = "not measured; --measure measures it"
     elif model["exact_reason"]:
-        exact = f"target-only decoding only: {model['exact_reason']}"
+        exact = f"always target-only decoding: {model['exact_reason']}"
     else:
         kinds = "chains and trees" if model["exact_trees"] and not model["chains_only"] else "chains"
-        exact = f"{kinds} in batches of {model['exact_rows']} tokens: the same bits as one by one"
+        exact = f"{kinds} in batches of {model['exact_rows']} tokens give the same bits as single tokens"
     return [*rows, ("exact", exact)]
 
 

@@ -74,7 +74,7 @@ def drafters(target: str | None, as_json: bool) -> None:
         note(f"--draft auto uses {chosen.why}")
     # With a colon, the text names a model and is not a word to search for.
     elif not matches and own is None and ":" in (target or ""):
-        note(f"{none} itself; these have it in their names")
+        note(f"{none} itself; these drafters have it in their names")
 
 
 def _matches(target: str) -> tuple[Path | None, str, list[KnownDrafter], Facts | None]:

@@ -55,9 +55,9 @@ _MEASURING = "not drafted yet: measuring target-only decoding first"
 _NOT_DRAFTED: Mapping[str, str] = {
     PlanReason.OFF: _MEASURING,
     PlanReason.CALIBRATING: _MEASURING,
-    PlanReason.ROOM: "not drafted: no room left",
-    PlanReason.NO_MATCH: "not drafted: nothing in the text so far to draft from",
-    PlanReason.OVER_BUDGET: "not drafted: it did not pay a moment ago, and is tried again soon",
+    PlanReason.ROOM: "not drafted: the context has no room left",
+    PlanReason.NO_MATCH: "not drafted: no earlier text matches",
+    PlanReason.OVER_BUDGET: "not drafted: drafting did not pay a moment ago; it is tried again soon",
     PlanReason.INEXACT: "not drafted: exact=on, and no batch of several tokens is exact here",
 }
 

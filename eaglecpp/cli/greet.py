@@ -36,7 +36,7 @@ def _next(models: list[StoredModel]) -> str:
     model for which a drafter is known, and otherwise any model.
     """
     if not models:
-        what = f"(downloads {human_bytes(SIZE)} the first time; we have its drafter)"
+        what = f"(downloads {human_bytes(SIZE)} the first time; includes a drafter)"
         return f"next: eaglecpp run {NAME.model}   {what}"
     best = min(models, key=_n_steps_to_a_drafter)
     auto = " --draft auto" if _n_steps_to_a_drafter(best) == 1 else ""

@@ -25,7 +25,7 @@ from eaglecpp.opening.find import find_here
     ("eaglecpp learn smollm2 --forget", "delete the recorded conversations"),
 )
 @click.argument("model", shell_complete=complete_model)
-@option("--draft", metavar="D", help="The drafter to train, if the model does not bring one.")
+@option("--draft", metavar="D", help="The drafter to train, if the model has none of its own.")
 @option("--minutes", type=click.FloatRange(0, min_open=True), default=60.0, help="Maximum training time.")
 @option("-t", "--threads", type=click.IntRange(1), help="Threads.  [default: physical cores]")
 @option("--undo", "action", flag_value="undo", help="Use the drafter that came with the model again.")
@@ -46,16 +46,16 @@ def learn(
     target, stock = files.target, files.draft
     if stock is None or stock == target:
         raise ModelNotFoundError(
-            f"model {model!r} has no drafter to train; name one with --draft, or make one with eaglecpp train"
+            f"model {model!r} has no drafter to train; give one with --draft, or make one with eaglecpp train"
         )
     learning = Learning.of(target)
     if action == "forget":
         n = learning.forget()
-        note(f"deleted {counted(n, 'conversation')} of {model}")
+        note(f"deleted {counted(n, 'recorded conversation')} with {model}")
     elif action == "undo":
         if not learning.undo(stock):
-            raise click.ClickException(f"{model} uses its first drafter; there is nothing to undo")
-        note(f"{model} uses its first drafter again")
+            raise click.ClickException(f"{model} uses its original drafter; there is nothing to undo")
+        note(f"{model} uses its original drafter again")
     elif action == "status":
         if as_json:
             write_json(learning.status(stock))

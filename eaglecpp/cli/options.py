@@ -33,7 +33,7 @@ from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions
 from eaglecpp.references import ModelName, ModelNameError, hub_text, is_path_text, read_name
 
 AUTOMATIC_CONTEXT = {
-    "n_ctx": "context length in tokens; 0 = as long as model and memory allow; -1 = the model's own"
+    "n_ctx": "context length in tokens; 0 = as long as model and memory allow; -1 = the trained length"
 }
 """Help of -c for commands in which `eaglecpp.opening.context` chooses the length."""
 MAX_INPUT = 64_000_000  # Maximum bytes of an input file. No context is long enough for a longer text.
@@ -79,8 +79,8 @@ class Served:
 
     host: str | None = declare(
         None,
-        "Use the `eaglecpp serve` there, which has its own models.  [default: EAGLECPP_HOST or OLLAMA_HOST, "
-        "if on another machine; else the server on this machine, if one runs]",
+        "Use the `eaglecpp serve` at this address, with its models.  [default: EAGLECPP_HOST or OLLAMA_HOST "
+        "if it names another machine; otherwise a server that runs on this machine]",
         envvar=["EAGLECPP_HOST", "OLLAMA_HOST"],
         callback=_server,
         metavar="HOST[:PORT]",
@@ -234,19 +234,19 @@ spec_type_option = option(
     help="llama.cpp's kind of drafter; not needed, because the drafter's file defines it.",
 )  # fmt: skip
 OF_LLAMA_CPP = {
-    "--spec-draft-hf": "--draft hf.co/user/repo",
-    "--draft-max": "--strategy chain:N; without it the planner decides how many",
-    "--draft-min": "the planner decides how many",
-    "--spec-draft-n-max": "--strategy chain:N; without it the planner decides how many",
-    "--spec-draft-n-min": "the planner decides how many",
-    "--spec-draft-p-min": "the planner decides how many",
-    "--spec-draft-conf-min": "the planner decides how many",
-    "--spec-draft-ngl": "--draft-device, cpu or a device",
-    "--spec-draft-type-k": "--draft-cache-type",
-    "--spec-draft-type-v": "--draft-cache-type",
+    "--spec-draft-hf": "use --draft hf.co/user/repo",
+    "--draft-max": "use --strategy chain:N, or let the planner choose the number of drafts",
+    "--draft-min": "the planner chooses the number of drafts",
+    "--spec-draft-n-max": "use --strategy chain:N, or let the planner choose the number of drafts",
+    "--spec-draft-n-min": "the planner chooses the number of drafts",
+    "--spec-draft-p-min": "the planner chooses the number of drafts",
+    "--spec-draft-conf-min": "the planner chooses the number of drafts",
+    "--spec-draft-ngl": "use --draft-device with cpu or a device",
+    "--spec-draft-type-k": "use --draft-cache-type",
+    "--spec-draft-type-v": "use --draft-cache-type",
     "--jinja": "Jinja templates need no option",
-    "--hf-file": "-hf USER/REPO:QUANT chooses the file",
-    "--reasoning": "--think=true, --think=false or --think=LEVEL",
+    "--hf-file": "use -hf USER/REPO:QUANT to choose the file",
+    "--reasoning": "use --think=true, --think=false or --think=LEVEL",
 }
 """llama.cpp's options that do not exist here, and what to use instead."""
 
@@ -257,9 +257,9 @@ class Drafting:
 
     draft: str | None = declare(
         None,
-        "The drafter: a GGUF made by `eaglecpp convert`, a small model of the same family, a stored name, "
-        "hf.co/user/repo, or auto; mtp = the model's own head; text = drafts from the text itself; off = "
-        "no drafter.",
+        "The drafter: a GGUF made by `eaglecpp convert`, a small model of the same family, a stored name or "
+        "hf.co/user/repo; auto = a known drafter; mtp = the model's own head; text = drafts from the text "
+        "itself; off = no drafter.",
         flags=" ".join(DRAFT_FLAGS),
         metavar="D",
         callback=_drafter,
@@ -305,7 +305,7 @@ class Answering(Drafting):
         forms += [more] if more else []
         if len(forms) > 1:
             raise click.UsageError(
-                "an answer follows one grammar or schema: give one of --grammar, --grammar-file, "
+                "an answer follows one grammar or schema: give only one of --grammar, --grammar-file, "
                 "--json-schema, --json-schema-file and --format"
             )
         for one in forms:
@@ -315,7 +315,7 @@ class Answering(Drafting):
 
 model_option = option(
     "-m", "--model", "model_named", metavar="MODEL", shell_complete=complete_model,
-    help="The model, instead of MODEL.",
+    help="The model, instead of the argument MODEL.",
 )  # fmt: skip
 """-m, as in llama.cpp; `only_model` checks that MODEL is not given as well."""
 hub_option = option(
@@ -352,7 +352,7 @@ def only_model(model: str | None, named: str | None) -> str:
     given.
     """
     if model is not None and named is not None:
-        raise click.UsageError(f"two models: {model!r} and -m {named!r}; remove one of them")
+        raise click.UsageError(f"found two models, {model!r} and -m {named!r}; remove one of them")
     chosen = model if named is None else named
     if chosen is None:
         raise click.UsageError("name a model; `eaglecpp list` shows the models on this machine")
@@ -362,8 +362,8 @@ def only_model(model: str | None, named: str | None) -> str:
 def stored_name(text: str) -> ModelName:
     """Parses the name of a stored model. Raises click.UsageError for an invalid name."""
     if is_path_text(text):
-        how = "`run` takes files, also with --draft auto, and `create` stores them under a name"
-        raise click.UsageError(f"expected the name of a model, found a path: {text!r}; {how}")
+        how = "To run a file, use `eaglecpp run`; to store it under a name, use `eaglecpp create`"
+        raise click.UsageError(f"expected the name of a model, found a path: {text!r}. {how}")
     try:
         return read_name(text)
     except ModelNameError as error:

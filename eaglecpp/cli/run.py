@@ -82,16 +82,16 @@ class RunOptions(Served, Answering):
     """Options that only `run` has, in addition to the common options."""
 
     prompt_named: str | None = declare(
-        None, "The prompt, instead of PROMPT.", flags="-p --prompt", metavar="TEXT"
+        None, "The prompt, instead of the argument PROMPT.", flags="-p --prompt", metavar="TEXT"
     )
     resume: bool = declare(
-        False, "Continue the last chat (with MODEL, if given; its ID chooses a chat).", flags="--continue"
+        False, "Continue the last chat, or the one whose model or ID is given as MODEL.", flags="--continue"
     )
     system: str | None = declare(None, "System prompt.", flags="--system -sys --system-prompt")
     image: tuple[str, ...] = declare((), "Pictures for a model that reads images.", metavar="FILE,...")
     chat_template: str | None = declare(
         None,
-        "Chat template instead of the model's: in Jinja or Go; or chatml, raw (the bare prompt), gguf.",
+        "Chat template instead of the model's: a Jinja or Go text, chatml, gguf, or raw (the bare prompt).",
         type=Parsed("template", _template),
         metavar="TEXT",
     )
@@ -243,7 +243,7 @@ def _found(
     if host is not None:
         if is_own:
             options_here = "--json, --draft, --chat-template and --grammar need --no-server"
-            raise click.UsageError(f"{options_here}: {host} would answer")
+            raise click.UsageError(f"{options_here}; otherwise the server {host} answers")
         server = answers_at(host, model or str(saved and saved.model))
         source, drafts, sees = server.found()
         opened = RunModel(source, options, asked.strategy, (host, drafts, sees))

@@ -35,8 +35,8 @@ from eaglecpp.server.config import ServerConfig, read_presets
 )
 @model_argument(is_needed=False)
 @option("--models", "models_file", type=click.Path(path_type=Path), metavar="FILE",
-        help="File that lists the models to serve: for each its drafter, context, and whether it stays in "
-        "memory.")  # fmt: skip
+        help="TOML file of the models to serve. It can set the drafter and context of each model, and keep "
+        "models in memory.")  # fmt: skip
 @options_of(drafting=Drafting, config=ServerConfig)
 @spec_type_option
 @engine_options(ModelOptions, DraftOptions, taken=("--draft",), helps=AUTOMATIC_CONTEXT)
@@ -60,14 +60,12 @@ def serve(
     files |= {name: Path(one.path) for name, one in presets.items() if one.path is not None}
     if drafting.draft is not None and (presets or not files):
         raise click.UsageError(
-            "--draft needs a MODEL that is a file; the drafter of a stored model is in the store, and the "
-            "drafter of a model in --models is in that file"
+            "--draft needs a MODEL that is a file. The drafter of a stored model is in the store; for a "
+            "model in --models, set the drafter in that file"
         )
     engine = given(options)
     if model is None and (one := next((name for name in ("mmproj", "lora") if engine.get(name)), "")):
-        raise click.UsageError(
-            f"--{one} belongs to one model: give a MODEL; a stored model uses its Modelfile"
-        )
+        raise click.UsageError(f"--{one} applies to one model: give a MODEL, or set it in its Modelfile")
     config = replace(
         config,
         keep_alive_s=config.keep_alive_s if model is None else -1.0,

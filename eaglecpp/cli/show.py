@@ -57,7 +57,7 @@ def show(name: str, part: str | None, as_json: bool) -> None:
     """Show information about MODEL: a stored name, or a GGUF file, for which it is the same as `inspect`."""
     if (path := find_path(name)) is not None:
         if part is not None:
-            raise click.UsageError(f"{name} is a file, which only supports --json; remove --{part}")
+            raise click.UsageError(f"{name} is a file, not a stored model; remove --{part}")
         _show_file(path, as_json)
         return
     read_again(partial(Stores.open().get, stored_name(name)), lambda model: _show(model, part, as_json))
@@ -178,7 +178,7 @@ def _draft_rows(model: StoredModel, facts: Facts) -> list[list[str]]:
         ["parameters", facts.config()["model_type"]],
         ["quantization", facts.file_type],
         ["size", human_bytes(model.manifest.of_kind("draft")[-1].size)],
-        ["features", ", ".join(f"R_{k}" for k in file.get(f"{arch}.target_layers") or [])],
+        ["layers read", ", ".join(f"R_{k}" for k in file.get(f"{arch}.target_layers") or [])],
         ["switches", ", ".join(on) or "none"],
         ["source", file.text("eaglecpp.source", "")],
     ]

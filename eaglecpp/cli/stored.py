@@ -43,7 +43,7 @@ def list_models(prefix: str, as_json: bool) -> None:
     for store in stores.others:
         count = sum(1 for model in models if model.root == store.root)
         if count:
-            note(f"{count} of them are in Ollama's store {store.root} and are read in place")
+            note(f"{count} of these models are in Ollama's store {store.root}; eaglecpp reads them there")
     for problem in stores.problems:
         note(f"note: {problem}")
 
@@ -62,7 +62,7 @@ def models_table(models: Sequence[StoredModel]) -> str:
 @option("-f", "--file", "file", default="Modelfile", show_default=True, help="The Modelfile; - is stdin.")
 @option("-q", "--quantize", metavar="TYPE", default="", help="Quantise an F32 or F16 target to this type.")
 @option("--draft-quantize", metavar="TYPE", default="", help="Type of a converted drafter.  [default: Q8_0]")
-@option("--no-draft", is_flag=True, help="Create it without the drafter.")
+@option("--no-draft", is_flag=True, help="Create the model without the drafter.")
 @json_option("{name, digest, size, draft} at the end")
 def create(name: str, file: str, quantize: str, draft_quantize: str, no_draft: bool, as_json: bool) -> None:
     """Create the model NAME from a Modelfile."""
@@ -100,10 +100,10 @@ def say_made(model: StoredModel, as_json: bool) -> None:
 @option(
     "--draft",
     metavar="D",
-    help="Store it with this drafter: auto (the repository's own, or a known one), a path, a stored name, or "
-    "hf.co/user/repo.",
+    help="Store the model with this drafter: auto (from the same repository, or a known drafter), a path, a "
+    "stored name, or hf.co/user/repo.",
 )
-@option("--no-draft", is_flag=True, help="Store it without a drafter, even if it had one.")
+@option("--no-draft", is_flag=True, help="Store the model without a drafter, even if it had one.")
 @option("--insecure", is_flag=True, help="Allow http and invalid certificates.")
 @json_option("{name, digest, size, draft} at the end")
 def pull(model: str, on_hub: bool, draft: str | None, no_draft: bool, insecure: bool, as_json: bool) -> None:

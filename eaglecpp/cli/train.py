@@ -101,8 +101,8 @@ class Display:
         return self._watch.requested
 
     def _stopping(self) -> None:
-        then = "saving what is trained" if self._is_training else "stopping"
-        self.note(f"Ctrl+C: {then} ... (once more stops at once, and keeps only saved data)")
+        then = "saving the training" if self._is_training else "stopping"
+        self.note(f"Ctrl+C: {then} ... (press it again to stop at once; only saved data is kept)")
         if not self._is_training:
             raise KeyboardInterrupt
 
@@ -140,7 +140,7 @@ class Display:
         rates = " ".join(f"{rate:.3f}" for rate in acceptance.rates)
         self._held_out = f", length {acceptance.length:.2f}"
         self.note(
-            f"step {step}: held-out acceptance per depth {rates}; expected acceptance length "
+            f"step {step}: held-out acceptance per depth: {rates}; expected acceptance length "
             f"{acceptance.length:.2f}{' (best)' if best else ''}"
         )
 

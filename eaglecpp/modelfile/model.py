@@ -166,7 +166,7 @@ def built_in(instruction: str, name: str) -> str:
     """Returns the notice for a RENDERER or PARSER instruction. These instructions name code inside Ollama, so
     prompts may differ from Ollama's.
     """
-    return f"{instruction.upper()} {name} is built into Ollama; eaglecpp uses the model's chat template"
+    return f"{instruction.upper()} {name} exists only in Ollama; eaglecpp uses the model's chat template"
 
 
 def _set_parameter(parameters: dict[str, ParameterValue], command: Command) -> list[Notice]:
@@ -188,5 +188,5 @@ def _set_parameter(parameters: dict[str, ParameterValue], command: Command) -> l
     parameters[name] = value
     parameter = params.PARAMETERS[name]
     fitted = parameter.fitted(value)
-    message = f"parameter {name} is {value}; the range is {parameter.range}, using {fitted}"
+    message = f"parameter {name} is {value}, outside the range {parameter.range}; using {fitted}"
     return [] if fitted == value else [command.notice(message)]

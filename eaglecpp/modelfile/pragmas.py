@@ -75,8 +75,8 @@ def is_known(name: str) -> bool:
 def without_untrusted(
     parameters: Mapping[str, ParameterValue], pragmas: Iterable[Command]
 ) -> tuple[dict[str, ParameterValue], tuple[Command, ...], list[str]]:
-    """Returns the parameters and pragmas that an untrusted model may set, and a list of the removed settings
-    as texts "parameter NAME VALUE: reason". A parameter above its limit is lowered to the limit.
+    """Returns the parameters and pragmas that an untrusted model may set, and a sentence for each other
+    setting. A parameter above its limit is lowered to the limit.
 
     Raises ModelfileError for an invalid value.
     """
@@ -88,15 +88,15 @@ def without_untrusted(
             _MAX_UNTRUSTED_DEPTH if option == "strategy" else _known()[option].untrusted if option else True
         )
         if limit is False:
-            left_out.append(f"parameter {name} {_text(value)}: {_OWNER_ONLY}")
+            left_out.append(f"parameter {name} {_text(value)} is ignored: {_OWNER_ONLY}")
             continue
         if limit is not True and isinstance(value, int | float) and value > limit:
-            left_out.append(f"parameter {name} {_text(value)}: using {limit}")
+            left_out.append(f"parameter {name} {_text(value)} is lowered to {limit}")
             value = limit
         set_parameters[name] = value
     for pragma in _few(pragmas):
         if why := _why_not(pragma):
-            left_out.append(f"pragma {pragma.name} {pragma.args[:60]}: {why}")
+            left_out.append(f"pragma {pragma.name} {pragma.args[:60]} is ignored: {why}")
         else:
             set_pragmas.append(pragma)
     return set_parameters, tuple(set_pragmas), left_out
@@ -134,7 +134,7 @@ def _why_not(pragma: Command) -> str:
     if isinstance(option.untrusted, bool):
         return "" if option.untrusted else _OWNER_ONLY
     is_small = 0 <= parsed.options[option.key] <= option.untrusted
-    return "" if is_small else f"at most {option.untrusted}"
+    return "" if is_small else f"the maximum is {option.untrusted}"
 
 
 @cache
@@ -149,9 +149,9 @@ def _known() -> dict[str, Option]:
 
 def _check_own(pragma: Command) -> None:
     if not pragma.args.strip():
-        raise ValueError("needs a value")
+        raise ValueError("expected a value, found nothing")
     if pragma.name == "chat_template" and pragma.args.strip() not in _TEMPLATES:
-        raise ValueError(f"unknown template '{pragma.args.strip()}'; expected one of {', '.join(_TEMPLATES)}")
+        raise ValueError(f"expected one of {', '.join(_TEMPLATES)}, found '{pragma.args.strip()}'")
     if pragma.name == "strategy":
         Strategy.parse(pragma.args)
 

@@ -72,7 +72,7 @@ class Resolved:
         for reference, command in reversed([*zip(references, self.modelfile.from_, strict=True)]):
             if isinstance(reference, ModelName):
                 if len(references) > 1:
-                    self.notices.append(command.notice(f"several FROM: using {command.args}"))
+                    self.notices.append(command.notice(f"several FROM lines; using {command.args}"))
                 return reference
         paths = [path for path in references if isinstance(path, Path)]
         for path, command in zip(paths, self.modelfile.from_, strict=True):
@@ -82,7 +82,7 @@ class Resolved:
             targets = ", ".join(map(str, self.targets))
             raise command.error(f"FROM gives {len(self.targets)} targets: {targets}", _NO_TARGET)
         if not shards:
-            raise command.error(f"FROM {command.args}: it contains no target GGUF", _NO_TARGET)
+            raise command.error(f"FROM {command.args}: found no target GGUF", _NO_TARGET)
         return shards
 
     def _refer(self, command: Command) -> ModelName | Path:
@@ -91,7 +91,7 @@ class Resolved:
         with _located(command):
             reference = read_reference(command.args, self.directory)
         if isinstance(reference, ModelName) and command.args.startswith(("sha256:", "sha256-")):
-            raise command.error(f"{command.args}: a digest", "give the model's name, or the path of the blob")
+            raise command.error(f"{command.args} is a digest", "give the model's name, or the blob's path")
         return reference
 
     def _sort(self, path: Path, command: Command) -> None:
@@ -100,7 +100,7 @@ class Resolved:
 
         if is_checkpoint(path):
             how = "convert it with llama.cpp's convert_hf_to_gguf.py and name the result"
-            raise command.error(f"FROM {command.args}: a Hugging Face checkpoint, expected a GGUF", how)
+            raise command.error(f"FROM {command.args}: expected a GGUF, found a Hugging Face checkpoint", how)
         with _located(command):
             files = _weights(path)
         for file in files:
@@ -140,7 +140,7 @@ class Resolved:
     def _last(self, commands: Iterable[Command | None]) -> Command | None:
         named = [command for command in commands if command is not None]
         if len(named) > 1:
-            self.notices.append(named[-1].notice(f"several are named: using {named[-1].args}"))
+            self.notices.append(named[-1].notice(f"several {_word(named[-1])} lines; using {named[-1].args}"))
         return named[-1] if named else None
 
     def _only_file(self, command: Command, path: Path) -> Path:

@@ -277,7 +277,7 @@ class _Reader:
         raw = self._take(_LINE)
         kept = _kept(raw)
         if kept != raw:
-            message = f"dropped, as in Ollama: {_not_kept(raw)}; a Modelfile cannot contain them"
+            message = f"dropped characters that a Modelfile cannot contain, as in Ollama: {_not_kept(raw)}"
             self.notices.append(Notice(message, line, self.file))
         return kept
 

@@ -158,17 +158,17 @@ class Chat:
                     if not model.is_here:
                         raise
                     self._leave_server(
-                        f"{model.source.label} is opened in this process, because {address} refused: {error}"
+                        f"{model.source.label} is opened in this process; {address} refused it: {error}"
                     )
             answer = answer or begin(on_prefill=watch.on_prefill, **options)
         except KeyboardInterrupt:
             return None
         if n := self.session.left_out - n_left_out:
             n_ctx, n_train = model.engine.n_ctx, model.engine.native.n_ctx_train
-            longer = f"; /set parameter num_ctx N makes room, up to {n_train}" if n_ctx < n_train else ""
+            longer = f"; to extend it: /set parameter num_ctx N, up to {n_train}" if n_ctx < n_train else ""
             self.screen.note(
-                f"note: the context of {n_ctx} tokens is full; the model no longer sees the oldest messages: "
-                f"{n}{longer}"
+                f"note: the context of {n_ctx} tokens is full; the model no longer sees the oldest messages "
+                f"({n}){longer}"
             )
         self.save()
         return answer

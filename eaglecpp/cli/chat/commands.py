@@ -132,7 +132,7 @@ def with_pictures(chat: Chat, text: str, words: Sequence[str] = ()) -> str:
             chat.screen.note(f"Added image '{path}'")
         text = rest
     if missing:
-        chat.screen.note(f"note: no such file: {', '.join(missing)}; the model gets only the name")
+        chat.screen.note(f"note: no such file: {', '.join(missing)}; the model sees only the name")
     return text
 
 
@@ -207,10 +207,10 @@ def _switch(chat: Chat, rest: str, *, name: str, part: str, field: str, value: A
 
 
 for _name, _part, _field, _value, _help_text in (
-    ("nothink", "settings", "think", False, "Do not let the model think"),
+    ("nothink", "settings", "think", False, "Answer without thinking"),
     ("noformat", "settings", "format", {}, "Answer in any format"),
     ("history", "settings", "history", True, "Save typed lines and this chat to disk"),
-    ("nohistory", "settings", "history", False, "Save no further lines to disk; saved ones stay"),
+    ("nohistory", "settings", "history", False, "Save no more lines to disk; saved lines stay"),
     ("wordwrap", "screen", "wrap", True, "Break lines between words"),
     ("nowordwrap", "screen", "wrap", False, "Do not break lines"),
     ("verbose", "settings", "figures", "all", "Show all statistics after an answer"),
@@ -226,7 +226,7 @@ def _strategy(chat: Chat, rest: str) -> None:
     model = chat.model
     if rest:
         if model.set_strategy(Strategy.parse(rest)):
-            chat.screen.note("the model was reloaded for this")
+            chat.screen.note("the model was reloaded for this strategy")
         chat.say_notices()
     described = str(model.strategy)  # a server reports the resolved strategy only together with an answer
     if model.is_open:
@@ -386,7 +386,7 @@ def _chats(chat: Chat, rest: str) -> None:
         first = next((m.typed for m in one.messages if m.role == "user"), "")
         when = human_time(datetime.fromtimestamp(one.updated, UTC))
         rows.append((one.id, one.model, when, " ".join(first.split())[:60]))
-    chat.screen.say(table(("ID", "MODEL", "SAVED", "BEGINS WITH"), rows) + "To continue one: /load ID")
+    chat.screen.say(table(("ID", "MODEL", "SAVED", "BEGINS WITH"), rows) + "To continue a chat: /load ID")
 
 
 @_command("/clear", "Start a new chat; the system prompt stays")

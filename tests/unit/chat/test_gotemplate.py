@@ -125,13 +125,13 @@ def test_an_exploding_template_is_stopped(template: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("template", "problem"),
     [
-        ("{{ range .Messages }}{{ .Name }}{{ end }}", "there is no field Name in"),
-        ("{{ if true }}" * 5000 + "{{ end }}" * 5000, "more than 16384 words and signs|blocks in each other"),
-        ("{{ " + "(" * 500 + "1" + ")" * 500 + " }}", "blocks in each other"),
+        ("{{ range .Messages }}{{ .Name }}{{ end }}", "has no field Name"),
+        ("{{ if true }}" * 5000 + "{{ end }}" * 5000, "more than 16384 tokens|blocks are nested"),
+        ("{{ " + "(" * 500 + "1" + ")" * 500 + " }}", "blocks are nested"),
         (" " * 250_000 + "{{ end }}", "unexpected end"),  # earlier versions needed minutes for this text
         ("{{ printf `%9999d` 1 }}", "not supported"),
         ("{{ ($x := 1) }}", "unexpected :="),
-        ("{{ printf " + "1 " * 20_000 + "}}", "more than 16384 words and signs"),
+        ("{{ printf " + "1 " * 20_000 + "}}", "more than 16384 tokens"),
         ("x" * (300 << 10), "the maximum is 262144"),
     ],
 )
@@ -144,4 +144,4 @@ def test_errors_name_line_and_remedy() -> None:
     with pytest.raises(TemplateError) as caught:
         Template.parse("a\n{{ if .X }}\n{{ Prompt }}{{ end }}")
     assert str(caught.value).startswith('template: :3: function "Prompt" not defined (known: and, current')
-    assert str(caught.value).endswith("a field needs a dot before its name)")
+    assert str(caught.value).endswith("a field's name begins with a dot)")

@@ -37,7 +37,7 @@ IMAGES = {
     "cut": (b"GIF89a\x05", "expected PNG, JPEG, GIF or BMP"),
     "segments": (
         b"\xff\xd8" + b"\xff\xe0\0\x02" * 4_000_000,
-        "does not give its size within the first 2.1 MB",
+        "does not give its width and height in its first 2.1 MB",
     ),
     "WebP": (b"RIFF\0\0\0\0WEBPVP8 " + b"\x10\0" * 9, "expected PNG, JPEG, GIF or BMP"),
     "MB": (b"\0" * (33 << 20), "an image has more than 34 MB"),

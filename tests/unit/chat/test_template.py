@@ -35,9 +35,9 @@ GGUF = "Jinja template from the GGUF (tokenizer.chat_template): "
     ("arguments", "language", "described"),
     [
         ({"modelfile": "{{ .Prompt }}", "gguf": "g", "stored": "y"}, "go",
-         MODELFILE + "it overrides the one in " + GGUF.partition(" from ")[2].removesuffix(": ")),
+         MODELFILE + "it replaces the template in " + GGUF.partition(" from ")[2].removesuffix(": ")),
         ({"gguf": "{{ x }}", "stored": "{{ .Prompt }}"}, "jinja",
-         GGUF + "it overrides the one in the store (template layer)"),
+         GGUF + "it replaces the template in the store (template layer)"),
         ({}, "go", "the bare prompt: no template was found"),
         ({"modelfile": "m", "gguf": "g", "choice": "gguf"}, "jinja",
          GGUF + "chat_template gguf was requested"),
@@ -58,8 +58,8 @@ def test_chatml_is_recognised_by_its_tokens_and_noted() -> None:
 @pytest.mark.parametrize(
     ("choice", "problem"),
     [
-        ("gguf", "no template in the GGUF"),
-        ("wibble", "unknown; expected one of auto, asked, modelfile, gguf, stored, raw"),
+        ("gguf", "the GGUF .* has no template"),
+        ("wibble", "expected one of auto, asked, modelfile, gguf, stored, raw"),
     ],
 )
 def test_impossible_choices_are_refused(choice: str, problem: str) -> None:

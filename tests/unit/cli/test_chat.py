@@ -232,7 +232,7 @@ def test_images_are_attached_by_their_paths_in_a_message(talk: Talk, tmp_path: P
     ]  # fmt: skip
     out, err = capsys.readouterr()
     assert err.count(f"Added image '{picture}'") == 4
-    assert "note: no such file: cat.png; the model gets only the name" in err
+    assert "note: no such file: cat.png; the model sees only the name" in err
     assert "Unknown command '/strategi'" in out
     blind = talk(f"what is {picture}")
     assert blind.conversation.messages[0].typed == f"what is {picture}"
@@ -339,7 +339,7 @@ def test_a_models_own_drafter_that_does_not_fit_is_left_out_with_a_note(
     models: Models, base_model: Path, capsys: Capture, talk: Talk
 ) -> None:
     chat = talk("hello", source=found_file(base_model, "", models.draft))
-    assert "running without the drafter, which does not fit: " in capsys.readouterr().err
+    assert "running without the drafter, because it does not fit: " in capsys.readouterr().err
     assert not chat.model.engine.has_draft
     assert len(said(chat)) == 2
 

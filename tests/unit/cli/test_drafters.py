@@ -54,7 +54,7 @@ def test_a_mistyped_name_is_answered_with_the_nearest() -> None:
 
 def test_a_model_without_a_drafter_gets_a_list_of_similar_names() -> None:
     said = run("qwen3:4b").stderr  # in Ollama, Qwen3-4B-Instruct-2507 is called qwen3:4b-instruct
-    assert said == "no drafter is known for qwen3:4b itself; these have it in their names\n"
+    assert said == "no drafter is known for qwen3:4b itself; these drafters have it in their names\n"
 
 
 def test_a_file_is_recognised_by_its_metadata(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_the_command_alone_reports_a_broken_installation(
         (["run", "{picture}"], "a.png is a picture; name a model: eaglecpp run MODEL "),
         (["generate"], "name a model;"),
         (["run", "Why is it?"], "no model is named; write: eaglecpp run smollm2 'Why is it?'"),
-        (["bench", "one", "-m", "two"], "two models: 'one' and -m 'two'"),
+        (["bench", "one", "-m", "two"], "found two models, 'one' and -m 'two'"),
         (["generate", "t.gguf", "-p", "x", "-f", "y"], "-f"),
         (["generate", "t.gguf", "-p", "x", "--strategy", "chain:3"], "--strategy chain:3"),
         (["serve", "--mmproj", "p.gguf"], "--mmproj"),

@@ -33,7 +33,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
         (GgufError("x.gguf: not a GGUF"), 1, "error: x.gguf: not a GGUF\n"),
         (FileNotFoundError(2, "No such file", "x"), 1, "error: x: No such file\n"),
         (InvalidValueError("too long"), 1, "error: too long\n"),
-        (TypeError("no"), 1, "error: internal error: TypeError('no'); `eaglecpp --debug ...` shows where\n"),
+        (TypeError("no"), 1, "error: internal error: TypeError('no'); see `eaglecpp --debug ...`\n"),
         (SystemExit("text"), 1, ""),
         (
             InvalidValueError("n_ctx 9: leave out n_ctx; /a/n_ctx.gguf"),
@@ -42,7 +42,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
         ),
         (click.UsageError("give a prompt"), 2, "error: give a prompt (see `eaglecpp boom --help`)\n"),
         (click.ClickException("cannot"), 1, "error: cannot\n"),
-        (KeyError("k"), 1, "error: internal error: KeyError('k'); `eaglecpp --debug ...` shows where\n"),
+        (KeyError("k"), 1, "error: internal error: KeyError('k'); see `eaglecpp --debug ...`\n"),
     ],
 )
 def test_an_error_is_one_line_and_an_exit_code(

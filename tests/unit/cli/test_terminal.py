@@ -55,7 +55,7 @@ def test_the_planners_reasons_are_known_by_name() -> None:
     """
     assert list(core.plan_reasons) == list(PlanReason)
     said = not_drafted({"reason": "over_budget", "why": "off: any other words"})
-    assert said == "not drafted: it did not pay a moment ago, and is tried again soon"
+    assert said == "not drafted: drafting did not pay a moment ago; it is tried again soon"
 
 
 def test_the_line_claims_no_speed_up_from_repetition_and_says_that_no_drafter_was_used() -> None:

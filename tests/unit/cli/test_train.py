@@ -38,7 +38,7 @@ def text(tmp_path: Path) -> Path:
         (("--temp", "0"), "need --generate", 2),
         (("--generate",), "--generate answers the prompts in --data", 2),
         (("--type", "Q9"), "Q9", 1),
-        (("-c", "5000"), "--n-ctx 5000: the target was trained for 2048", 1),
+        (("-c", "5000"), "--n-ctx 5000: expected at most 2048", 1),
     ],
 )
 def test_bad_input_is_one_line(

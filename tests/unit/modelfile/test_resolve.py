@@ -75,7 +75,7 @@ def test_references_that_are_resolved_later(directory: Path, text: str) -> None:
         ("FROM ~/nothing/here\n", "Modelfile:1: no such file: "),
         ("FROM a\n\nDRAFT ./absent\n", "Modelfile:3: no such file: {}/absent"),
         ("FROM a\nADAPTER lora.gguf\n", "Modelfile:2: no such file: {}/lora.gguf"),
-        ("FROM a b\n", "Modelfile:1: 'a b' is not a model name: its model"),
+        ("FROM a b\n", "Modelfile:1: 'a b' is not a model name; model"),
         ("FROM gpt-oss:120b-cloud\n", "Modelfile:1: 'gpt-oss:120b-cloud' runs in Ollama's cloud"),
         ("FROM \n", "Modelfile:1: FROM needs a value"),
         (f"FROM sha256:{'a' * 64}\n", "Modelfile:1: sha256:aaa"),
@@ -83,8 +83,8 @@ def test_references_that_are_resolved_later(directory: Path, text: str) -> None:
         ("FROM ./target.gguf\nDRAFT link.gguf\n", f"Modelfile:2: {SAME}: {{}}/link.gguf"),
         ("FROM ./damaged\n", "Modelfile:1: {}/damaged/bad.gguf"),
         ("FROM ./text.gguf\n", "Modelfile:1: {}/text.gguf: not a GGUF file"),
-        ("FROM ./hf\n", "Modelfile:1: FROM ./hf: a Hugging Face checkpoint, expected a GGUF"),
-        ("FROM ./head.gguf\n", "Modelfile:1: FROM ./head.gguf: it contains no target GGUF (name one GGUF; a"),
+        ("FROM ./hf\n", "Modelfile:1: FROM ./hf: expected a GGUF, found a Hugging Face checkpoint"),
+        ("FROM ./head.gguf\n", "Modelfile:1: FROM ./head.gguf: found no target GGUF (name one GGUF; a"),
         ("FROM ./empty\n", "Modelfile:1: no GGUF files in {}/empty"),
     ],
 )
@@ -125,7 +125,7 @@ def test_shards_are_one_target_and_other_files_are_several(tmp_path: Path) -> No
 def test_a_name_beats_paths(directory: Path) -> None:
     found = plan(directory, "FROM ./target.gguf\nFROM llama3\nFROM qwen3\n")
     assert found.target == ModelName("qwen3")
-    assert [str(notice) for notice in found.notices] == ["Modelfile:3: several FROM: using qwen3"]
+    assert [str(notice) for notice in found.notices] == ["Modelfile:3: several FROM lines; using qwen3"]
 
 
 def test_a_drafter_checkpoint(directory: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_draft_directory_needs_one_gguf(directory: Path) -> None:
 def test_the_pragma_beats_draft(directory: Path) -> None:
     found = plan(directory, "FROM ./target.gguf\nDRAFT ./head.gguf\n#eaglecpp: draft hf.co/u/eagle\n")
     assert isinstance(found.draft, ModelName) and found.draft.is_hub
-    assert "several are named: using hf.co/u/eagle" in str(found.notices[0])
+    assert "lines; using hf.co/u/eagle" in str(found.notices[0])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="without named pipes")

@@ -62,7 +62,7 @@ def test_a_malformed_pragma_is_reported_and_ignored() -> None:
     [
         ("\n", r"more than 4194304 bytes \(is it a Modelfile\?\)"),
         ("\0", "more than 4194304 bytes"),
-        ("PARAMETER stop x\n", "Modelfile:258: stop: 257 texts, at most 256 are allowed"),
+        ("PARAMETER stop x\n", "Modelfile:258: stop: expected at most 256 texts, found 257"),
         ("#eaglecpp: stop x\n", "found 1200 #eaglecpp: lines; the maximum is 1000"),
         ("#eaglecpp: rpc x\n", "found 1200 #eaglecpp: lines; the maximum is 1000"),
         ("#eaglecpp: 1\n", "more than 20000 instructions"),
