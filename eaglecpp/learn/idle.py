@@ -168,8 +168,8 @@ class Learner:
         if training.process.returncode != 0:
             self._failed[training.name] = time.time_ns()
             _log.warning(
-                "learning for %s failed; to see why, run `eaglecpp learn` with this model and its drafter; "
-                "it is tried again after %d more answers",
+                "learning for %s failed. To see why, run `eaglecpp learn` with this model and its drafter. "
+                "The server tries again after %d more answers",
                 training.name, LEAST_TEXTS, extra={"model": training.name},
             )  # fmt: skip
             return

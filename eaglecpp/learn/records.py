@@ -240,7 +240,7 @@ class Learning:
                 for name in ("user", "general")
             )
             rows.append(("trained", f"{drafter['made']}, on {drafter['n_texts']} of your texts"))
-            rows.append(("acceptance length", f"{own} on your texts, {other} on others"))
+            rows.append(("acceptance length", f"{own} on your texts, {other} on other texts"))
         return rows
 
     def use(self, new: Path, stock: Path, facts: Mapping[str, Any]) -> None:

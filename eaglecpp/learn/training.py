@@ -128,8 +128,8 @@ def learn(
     if sum(len(one.tokens) for one in corpus.conversations) * n_embd * _MOST_LAYERS <= _CACHE_BYTES:
         options = replace(options, cache=learning.work / "states", cache_type="int8")
     listener.note(
-        f"learning from {len(user_train)} of your texts and {len(general_train)} of the target's own; "
-        f"{len(user_test)} and {len(general_test)} are held out for the test"
+        f"learning from {len(user_train)} of your texts and {len(general_train)} texts of the target; "
+        f"{len(user_test)} and {len(general_test)} texts are held out for the test"
     )
     result = train(options, listener, corpus)
     if result.gguf is None:

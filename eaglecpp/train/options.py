@@ -32,11 +32,11 @@ class TrainOptions(Checked):
         kind="paths",
     )
     generate: bool = declare(
-        False, "Treat the data as prompts: the target answers them, and the drafter learns from its answers."
+        False, "Treat the data as prompts: the target answers them, and the drafter learns from the answers."
     )
     conversations: int | None = declare(
         None,
-        "Let the target write N whole conversations.  [default: 2000 without --data, else none]",
+        "Let the target write N whole conversations.  [default: 2000 without --data, 0 with --data]",
         kind=int,
         low=1,
     )
@@ -63,8 +63,7 @@ class TrainOptions(Checked):
     resume: bool = declare(False, "Continue the training in the folder.")
     finetune: str | None = declare(
         None,
-        "Start from this drafter: a checkpoint folder, a GGUF or hf.co/owner/name. Its form and "
-        "vocabulary are kept.",
+        "Start from this drafter (a folder, a GGUF or hf.co/owner/name), and keep its form and vocabulary.",
         metavar="CKPT",
     )
     family: Family | None = declare(
@@ -86,8 +85,8 @@ class TrainOptions(Checked):
     )
     ttt_steps: int | None = declare(
         None,
-        "Steps of training-time test, or positions of a block.  [default: 3 on a CPU, 4 on a GPU, all "
-        "positions]",
+        "Steps of training-time test, or for a block drafter, positions to train.  [default: 3 on a CPU, 4 "
+        "on a GPU; for a block drafter, all]",
         kind=int,
         low=1,
         high=16,
@@ -95,18 +94,18 @@ class TrainOptions(Checked):
     later_every: int | None = declare(
         None,
         "Use every N-th position in the later steps of training-time test; for a block drafter, start a "
-        "block at one position in N.  [default: 2 on a CPU, 1 on a GPU; 8]",
+        "block at one position in N.  [default: 2 on a CPU, 1 on a GPU; for a block drafter, 8]",
         kind=int,
         low=1,
     )
     loss: Literal["cross-entropy", "lk"] = declare(
         "cross-entropy",
-        "Objective: the target's probabilities, or increasingly the number of accepted drafts (LK).",
+        "Objective: the target's probabilities, or (lk) more and more the number of accepted drafts.",
         choices=("cross-entropy", "lk"),
     )
     loss_vocab: int | None = declare(
         None,
-        "Draft tokens that the loss considers; 0 = all.  [default: 4096 on a CPU, all on a GPU]",
+        "Number of draft tokens that the loss considers; 0 = all.  [default: 4096 on a CPU, all on a GPU]",
         kind=int,
         low=0,
     )
@@ -119,7 +118,7 @@ class TrainOptions(Checked):
     draft_layers: int | None = declare(
         None,
         "Layers of the drafter; with --finetune, new layers start as the identity.  "
-        "[default: 1, for a block drafter 2, or as many as it has]",
+        "[default: 1; for a block drafter, 2; with --finetune, unchanged]",
         kind=int,
         low=1,
         high=16,

@@ -106,7 +106,7 @@ def read_data(options: TrainOptions, listener: Listener) -> Corpus:
         n_ctx = min(options.n_ctx or _N_CTX, n_train_ctx)
         if (options.n_ctx or 0) > n_train_ctx:
             raise DataError(
-                f"--n-ctx {options.n_ctx}: the target was trained for {n_train_ctx} tokens; use at most that"
+                f"--n-ctx {options.n_ctx}: expected at most {n_train_ctx}, the target's trained length"
             )
         paths: Sequence[Path] = options.data
         n_own = options.conversations or (0 if options.data else _N_CONVERSATIONS)
@@ -171,7 +171,7 @@ def make_plan(
     spec, block = plan.spec, plan.spec.block
     if options.ttt_steps and block and not (block.causal[0] and options.ttt_steps <= block.n_drafts):
         raise InvalidValueError(
-            f"--ttt-steps: positions of this block see later ones, or it has only {block.n_drafts}: remove it"
+            f"--ttt-steps: expected at most {block.n_drafts}, and positions that see only earlier ones"
         )
     covered = corpus.counts[plan.vocab.ids].sum() / max(corpus.counts.sum(), 1)
     kind = block.kind if block else "EAGLE-1" if spec.fuses_embedding else "EAGLE-3"

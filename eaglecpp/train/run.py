@@ -99,7 +99,7 @@ def _check_folder(options: TrainOptions, listener: Listener) -> bool:
     if options.resume and not resume:
         if not options.out.is_dir() or (options.out / "config.json").exists():
             load_state(state)  # load_state raises an error that names the missing file
-        listener.note(f"{options.out}: nothing was saved yet, so the training starts at its first step")
+        listener.note(f"{options.out}: no training was saved yet, so it starts at its first step")
     if not options.resume:
         taken = next((p for p in (state, options.out / "config.json") if p.exists()), None)
         if taken is not None:
@@ -169,7 +169,7 @@ class _Run:
         everything = range(len(self.corpus.conversations))
         self.listener.note(
             f"training on {self.device} in {str(dtype).removeprefix('torch.')}: {hyper.n_steps} "
-            f"{'slots' if block else 'steps of training-time test'}, lr {lr:.2g}, "
+            f"{'positions' if block else 'steps of training-time test'}, lr {lr:.2g}, "
             f"{counted(n_train, 'conversation')}, {len(everything) - n_train} held out"
         )
         return Trainer(

@@ -98,8 +98,8 @@ def open_source(
         )
         if missing and n_bytes + _SPARE_BYTES > n_free:
             raise DataError(
-                f"{folder}: expected room for {human_bytes(n_bytes)} of features, found "
-                f"{human_bytes(n_free)} free; free some space, use int8 features, or no cache"
+                f"{folder}: the hidden states need {human_bytes(n_bytes)}, but {human_bytes(n_free)} are "
+                "free. Free some space, store them as int8, or use no cache"
             )
         n_done, n_tokens = 0, sum(source.lengths[index] for index in missing)
         with closing(samples_of(source, missing)) as samples:

@@ -54,7 +54,7 @@ class Frame:
         if template is None:
             raise DataError(
                 f"{engine.target_path.name}: expected a chat template (tokenizer.chat_template) to write "
-                "conversations with, found none; this is probably a base model: give it text with --data"
+                "conversations with, found none. It is probably a base model: give text with --data"
             )
         self._engine, self._template = engine, template
         text, _ = self._rendered(None)
@@ -63,8 +63,8 @@ class Frame:
             before, found, text = text.partition(word)
             if not found:
                 raise DataError(
-                    f"{engine.target_path.name}: expected a chat template that shows every turn in order, "
-                    f"found one that leaves some out; give it conversations with --data"
+                    f"{engine.target_path.name}: the chat template does not show every turn in order; give "
+                    "conversations with --data"
                 )
             parts.append(before)
         self.to_assistant, self.to_user = (engine.tokenize(part, add_bos=False) for part in parts[1:])

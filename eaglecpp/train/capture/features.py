@@ -271,8 +271,8 @@ class TargetSource:
         if not finite.all():
             layer, row = (int(n) for n in np.argwhere(~finite)[0])
             raise DataError(
-                f"token {row}: expected finite features, found NaN or Inf at layer id {self.layers[layer]}; "
-                "the target's weights are broken there, or its cache type has too small a range"
+                f"token {row}: found NaN or Inf in the hidden states of layer {self.layers[layer]}. The "
+                "target's weights are broken there, or the type of its cache has too small a range"
             )
         ids, logp = top_labels(logits, self.n_top)
         bad = np.flatnonzero(~np.isfinite(logp).all(axis=1))

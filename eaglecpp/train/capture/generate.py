@@ -72,8 +72,8 @@ def generate(
             )
         if entry.get("prompt_hash") != hashes[index]:
             raise DataError(
-                f"{place}: expected the answer to prompt {index} ({hashes[index]}), found one for another "
-                f"prompt ({entry.get('prompt_hash')}); the prompts have changed: name another file"
+                f"{place}: expected an answer to prompt {index} ({hashes[index]}), found an answer to "
+                f"another prompt ({entry.get('prompt_hash')}). The prompts have changed; name another file"
             )
 
     facts = {"format": "eaglecpp answers", **asdict(sampling)}
@@ -97,7 +97,7 @@ def _tokenized(
             prompts.append(tokens)
     if not prompts:
         raise DataError(
-            f"prompts: expected at least one that fits, found none; {dict(dropped) or 'no lines'}"
+            f"prompts: expected at least one prompt that fits; skipped: {dict(dropped) or 'no lines'}"
         )
     return prompts, dropped
 

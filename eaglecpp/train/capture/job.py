@@ -105,7 +105,7 @@ def _read(
     done: dict[int, str] = {}
     if not out.exists():
         return done, 0
-    is_other = f"{out}: expected {what} of an earlier run, found another file; name another file"
+    is_other = f"{out}: this file has no {what} of an earlier run; name another file"
     n_bytes = 0
     with out.open("rb") as stream:
         for number, line in enumerate(stream, 1):

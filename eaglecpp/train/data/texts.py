@@ -139,12 +139,12 @@ class _Loader:
             case Recorded():
                 self._take_recorded(record)
             case Question():
-                self._drop("a prompt without an answer: --generate lets the target write it")
+                self._drop("a prompt without an answer (--generate lets the target answer it)")
 
     def finished(self) -> Data:
         if not self._kept:
             reasons = "; ".join(f"{n} x {reason}" for reason, n in self.report.dropped.items()) or "nothing"
-            raise DataError(f"training data: expected conversations with something to learn, found {reasons}")
+            raise DataError(f"training data: found no conversation to learn from; skipped: {reasons}")
         return Data(self._kept, self.report)
 
     def _take_chat(self, chat: Chat) -> None:
@@ -154,10 +154,10 @@ class _Loader:
             tokens, turns = self._encoder.encode(chat.messages, chat.tools)
         except TemplateError as error:
             self._refusal = self._refusal or f"{chat.place}: {error}"
-            self._drop(f"the chat template refuses them ({self._refusal})")
+            self._drop(f"the chat template refuses it ({self._refusal})")
             return
         if not turns.any():
-            self._drop("no answer of the assistant that the template shows completely")
+            self._drop("the chat template does not show a complete answer")
         else:
             self._keep_chat(tokens, turns)
 

@@ -126,7 +126,7 @@ def check_same_run(path: Path, stored: Mapping[str, Any], now: Mapping[str, Any]
     """
     before, after = dict(_single(stored)), dict(_single(now))
     wrong = [
-        f"{key}: the stored run has {value!r}, this one {after.get(key)!r}"
+        f"{key}: the stored run has {value!r}, this run has {after.get(key)!r}"
         for key, value in sorted(before.items())
         if value != after.get(key)
     ]

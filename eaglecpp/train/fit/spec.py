@@ -135,6 +135,4 @@ def check_trainable(draft: DraftCheckpoint, name: str) -> None:
     }
     unsupported = [reason for reason, holds in reasons.items() if holds]
     if unsupported:
-        raise UnsupportedError(
-            f"{name}: this drafter has {', '.join(unsupported)}; only drafters without these can be trained"
-        )
+        raise UnsupportedError(f"{name} has {', '.join(unsupported)}; training does not support this")

@@ -216,7 +216,7 @@ def test_a_disk_too_small_is_reported_before_the_first_capture(
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     monkeypatch.setattr(TargetSource, "capture", lambda *args: pytest.fail("it is captured"))
-    with pytest.raises(DataError, match=r"expected room for .* found 1.0 KB free"):
+    with pytest.raises(DataError, match=r"hidden states need .* but 1.0 KB are free"):
         open_source(models.target, conversations(), tmp_path / "c", model=MODEL)
 
 

@@ -265,7 +265,7 @@ def test_a_binary_file_that_is_named_is_refused(tmp_path: Path, engine: Engine) 
 
 def test_prompts_without_answers_point_to_generate(tmp_path: Path, engine: Engine) -> None:
     path = write_lines(tmp_path / "a.jsonl", {"prompt": "how"}, {"prompt": "who"})
-    with pytest.raises(DataError, match="2 x a prompt without an answer: --generate"):
+    with pytest.raises(DataError, match="2 x a prompt without an answer"):
         data.load([path], engine, 100)
 
 

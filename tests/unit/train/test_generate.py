@@ -135,7 +135,7 @@ def test_other_prompts_are_refused(engine: Engine, prompts: Path, tmp_path: Path
     out = tmp_path / "a.jsonl"
     generate(engine, out, [prompts], SAMPLING)
     prompts.write_text("something else\n" + prompts.read_text(), encoding="utf-8")
-    with pytest.raises(DataError, match=r"a\.jsonl:2: expected the answer to prompt 0 .* have changed"):
+    with pytest.raises(DataError, match=r"a\.jsonl:2: expected an answer to prompt 0 .* have changed"):
         generate(engine, out, [prompts], SAMPLING)
 
 
