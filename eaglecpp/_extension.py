@@ -45,9 +45,7 @@ def _required_version() -> str | None:
 
 def _check_package(found: str, required: str | None) -> None:
     if required is not None and found != required:
-        raise VersionError(
-            f"llama-cpp-python {found} is installed, eaglecpp needs {required}. {_REMEDY.format(required)}"
-        )
+        raise VersionError(f"expected llama-cpp-python {required}, found {found}. {_REMEDY.format(required)}")
 
 
 def _check_library(found: str, info: dict[str, str]) -> None:
@@ -92,7 +90,7 @@ try:
     from eaglecpp import _core as core
 except ImportError as error:
     raise VersionError(
-        f"eaglecpp's extension cannot be loaded: {error}. In a checkout, for this Python: pip install ."
+        f"eaglecpp's extension cannot be loaded: {error}. To build it in a checkout: pip install ."
     ) from error
 _check_library(_llama_cpp_python, core.version_info())
 

@@ -67,6 +67,6 @@ def check_texts(name: str, texts: Sequence[str]) -> None:
     n_max, n_chars_max = _TEXTS[name]
     n_chars = sum(map(len, texts))
     if len(texts) > n_max:
-        raise InvalidValueError(f"{name}: {len(texts)} texts, at most {n_max} are allowed")
+        raise InvalidValueError(f"{name}: expected at most {n_max} texts, found {len(texts)}")
     if n_chars > n_chars_max:
-        raise InvalidValueError(f"{name}: {n_chars} characters in all, at most {n_chars_max} are allowed")
+        raise InvalidValueError(f"{name}: expected at most {n_chars_max} characters in all, found {n_chars}")

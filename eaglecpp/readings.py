@@ -210,7 +210,7 @@ def _measure(
         return [Measured(combinations[0], np.ones(1))]
     say(
         f"this checkpoint can be read in {len(combinations)} ways ({', '.join(names)}); measuring how well "
-        "each drafts the target's own text"
+        "each way drafts the target's own text"
     )
     texts = own_texts(target, sorted({layer for ids in layers.values() for layer in ids}))
     measured = []
@@ -381,5 +381,5 @@ def _table(measured: Sequence[Measured], best: Measured | None) -> list[str]:
         mark = "  <- used" if one is best else ""
         lines.append(f"{name:<{width}}  {one.mean:.3f}{mark}")
     if best is None:
-        lines.append("no reading is clearly better, and the checkpoint has no default; choose one yourself")
+        lines.append("no reading is clearly better, and there is no default; choose one with --reading")
     return lines

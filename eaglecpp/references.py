@@ -76,7 +76,7 @@ class ModelName:
             if pattern.fullmatch(getattr(name, part)) is None:
                 wrong = f"{part} {_quoted(getattr(name, part))}"
                 expected = "at most 80 letters, digits, '_' and '-', not beginning with '-'"
-                raise ModelNameError(f"{_quoted(text)} is not a model name: its {wrong}: expected {expected}")
+                raise ModelNameError(f"{_quoted(text)} is not a model name; {wrong}: expected {expected}")
         return name
 
     @property
@@ -154,7 +154,7 @@ def in_order(names: Iterable[str]) -> list[str]:
         or len(wholes) != 1
         or [int(m[2]) for m in parts] != [*range(1, next(iter(wholes))[1] + 1)]
     ):
-        raise ValueError("not all parts of one split file")
+        raise ValueError("expected all parts of one split file")
     return [m[0] for m in parts]
 
 

@@ -84,7 +84,7 @@ class Verdict:
         )
 
     def _prediction(self) -> str:
-        gives = f"this drafter makes {self.tokens:.1f} tokens of that"
+        gives = f"with this drafter, that gives about {self.tokens:.1f} tokens"
         if self.pays:
             speed = f"about {self.speed:.1f} times the speed of target-only decoding"
             return f"Drafting should pay here: {self._cost()}, and {gives}, {speed}."
@@ -93,9 +93,9 @@ class Verdict:
         return self._left_off("should")
 
     def _left_off(self, does: str) -> str:
-        need = "it would pay if more tokens of this drafter were accepted"
+        need = "drafting would pay if more of its tokens were accepted"
         if self.most >= 1:
-            need = f"with this drafter, it pays below {self.most:.1f} times"
+            need = f"with this drafter, drafting pays below {self.most:.1f} times"
         return f"Drafting {does} not pay here, so auto leaves it off: {self._cost()}; {need}."
 
     def _cost(self) -> str:

@@ -101,7 +101,7 @@ def read_chat(path: Path) -> SavedChat:
     except OSError as error:
         raise SavedChatError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise SavedChatError(f"{path} is not a saved conversation ({error}); move it away") from error
+        raise SavedChatError(f"{path} is not a saved conversation ({error}); move it elsewhere") from error
 
 
 class ChatFolder:

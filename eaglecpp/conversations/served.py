@@ -64,7 +64,7 @@ def address_of(text: str, port: int = 11434) -> str:
     except ValueError:
         port = -1
     if port < 0 or scheme not in ("", "http", "https"):
-        raise InvalidValueError(f"server {text!r}: expected HOST[:PORT], or http:// or https:// before it")
+        raise InvalidValueError(f"server {text!r}: expected HOST[:PORT], also after http:// or https://")
     host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(name := parts.hostname or "", name)
     host = f"[{host}]" if ":" in host else host
     return f"{scheme or 'http'}://{host}:{port}{slash}{path}".rstrip("/")
@@ -180,7 +180,7 @@ def _read(response: httpx.Response) -> bytes:
     for part in response.iter_raw():
         data += part
         if len(data) > _MAX_BYTES:
-            raise ServerRefusedError(f"the answer has more than {_MAX_BYTES} bytes")
+            raise ServerRefusedError(f"the answer has more than {_MAX_BYTES} bytes, the maximum")
     return bytes(data)
 
 

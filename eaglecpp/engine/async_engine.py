@@ -232,11 +232,13 @@ class AsyncEngine:
         task = AsyncGeneration(request, watch, loop=asyncio.get_running_loop())
         with self._changed:
             if self._scheduler.broken is not None:
-                raise EngineBrokenError(f"the engine has failed: {self._scheduler.broken}; open it again")
+                raise EngineBrokenError(
+                    f"the engine has failed: {self._scheduler.broken}; open the engine again"
+                )
             if self._closing != "no":
                 raise InvalidStateError("this engine is closing")
             if self.n_waiting + self.n_running >= self._n_queue + self.n_slots:
-                raise QueueFullError(f"the queue is full: {counted(self.n_waiting, 'request')} waiting")
+                raise QueueFullError(f"the queue is full: it has {counted(self.n_waiting, 'request')}")
             self._scheduler.submit(task)
         return AsyncStream(task, self._scheduler.cancel)
 
@@ -295,8 +297,8 @@ class AsyncEngine:
                 n_values = sum(embedding.vector.size for embedding in vectors)
                 if n_values_max and n_values * len(texts) > n_values_max * len(vectors):
                     raise InvalidValueError(
-                        f"{len(texts)} inputs of {n_values // len(vectors)} values each: expected at most "
-                        f"{n_values_max} values in all; send fewer at a time"
+                        f"{len(texts)} inputs give {n_values // len(vectors)} values each, but the maximum "
+                        f"for all is {n_values_max} values; send fewer inputs at a time"
                     )
         finally:
             finished.set()  # if the caller is cancelled, the embedding stops at the next step
@@ -316,7 +318,7 @@ class AsyncEngine:
             if state is not None and state.n_past > 0:
                 n_bytes = await asyncio.wrap_future(prompts.write(state, name))
         if state is None or n_bytes == 0:
-            raise InvalidValueError(f"slot {number}: it is empty, or writing failed (see the log)")
+            raise InvalidValueError(f"slot {number} is empty, or its file could not be written (see the log)")
         return len(state.tokens), n_bytes
 
     async def restore_slot(self, number: int, name: str) -> tuple[int, int]:
@@ -445,7 +447,7 @@ class AsyncEngine:
         """Ends generations with too many unread tokens."""
         unread = [task for task in self._scheduler.running if 0 < self._n_unread < task.n_unread]
         for task in unread:
-            _log.warning("a generation was cancelled: %d of its tokens are unread", task.n_unread)
+            _log.warning("a generation was cancelled: its reader left %d chunks unread", task.events.qsize())
         return self._scheduler.end(unread, CancelledGenerationError())
 
     @property
@@ -483,7 +485,7 @@ def _stop_all() -> None:
     for engine in engines:
         engine._thread.join(max(0.0, end - time.monotonic()))
     if n_stuck := sum(engine._thread.is_alive() for engine in engines):
-        _log.warning("%s did not stop: a call does not return", counted(n_stuck, "engine"))
+        _log.warning("%s did not stop: one of its calls does not return", counted(n_stuck, "engine"))
 
 
 def _parts(texts: Any) -> Iterator[tuple[int, Any]]:

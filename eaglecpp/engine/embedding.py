@@ -82,8 +82,8 @@ class Embedder:
             native = self._open(pooling or "")
             if dimensions is not None and not 1 <= dimensions <= native.n_values:
                 raise InvalidValueError(
-                    f"dimensions: expected 1 to {native.n_values} (this model's vectors have "
-                    f"{native.n_values}), found {dimensions}"
+                    f"dimensions: expected 1 to {native.n_values}, this model's vector length, found "
+                    f"{dimensions}"
                 )
             n_max = min(n_ctx or native.n_max, native.n_max)
             read = [self._read(text, i, n_max, truncate, special) for i, text in enumerate(texts, n_before)]
@@ -132,8 +132,7 @@ class Embedder:
         if not truncate:
             found = f"{len(tokens)} tokens" if is_whole else f"more than {n_max} tokens"
             raise ContextFullError(
-                f"input {index} has {found}, but at most {n_max} fit into the context; shorten it, or let "
-                "it be truncated"
+                f"input {index} has {found}, but the context holds {n_max}; shorten it, or set truncate"
             )
         return [*tokens[: n_max - n_tail], *(tokens[-n_tail:] if n_tail else [])], True
 

@@ -159,8 +159,8 @@ class Engine(Talking):
         """
         if self._n_open >= self.model.n_sequences:
             raise EngineBusyError(
-                f"all conversations of this engine ({self.model.n_sequences}) are open; close one, or open "
-                f"the engine with n_sequences={self._n_open + 1}"
+                f"all {self.model.n_sequences} conversations of this engine are open; close a conversation, "
+                f"or open the engine with n_sequences={self._n_open + 1}"
             )
         session = Session(self.shared)
         self.sequences.add(session.slot)
@@ -380,5 +380,5 @@ def open_fitting(plan: OpeningPlan) -> tuple[Engine, str]:
     except MismatchError as error:
         if plan.files.names_draft:
             raise
-        why = f"running without the drafter, which does not fit: {error}"
+        why = f"running without the drafter, because it does not fit: {error}"
     return Engine(plan.without_drafts()), why

@@ -78,7 +78,7 @@ def _load() -> None:
 
 def _check(what: str, of: str, found: int, n_max: int) -> None:
     if found > n_max:
-        raise GrammarError(f"the {of}: at most {n_max} {what}, found {found}")
+        raise GrammarError(f"the {of}: expected at most {n_max} {what}, found {found}")
 
 
 # --- JSON schemas ---------------------------------------------------------------------------------------
@@ -141,8 +141,8 @@ class _Schema:
         try:
             n_ways = max(self._ways(schema) for schema in schemas)
         except RecursionError:
-            raise GrammarError("the JSON schema: its references follow each other too long") from None
-        _check("combinations of alternatives that are joined", "JSON schema", n_ways, SCHEMA_WAYS)
+            raise GrammarError("the JSON schema has too long a chain of references") from None
+        _check("combinations of its alternatives", "JSON schema", n_ways, SCHEMA_WAYS)
         for schema in schemas:
             self._complete(schema)
 
@@ -168,7 +168,7 @@ class _Schema:
             schema, depth = waiting.pop()
             n += 1
             _check("schemas", "JSON schema", n, SCHEMA_NODES)
-            _check("schemas within each other", "JSON schema", depth, SCHEMA_DEPTH)
+            _check("levels of nested schemas", "JSON schema", depth, SCHEMA_DEPTH)
             yield schema
             for key, value in schema.items():
                 self._count(key, value)
@@ -189,9 +189,9 @@ class _Schema:
             digits = "".join(re.findall("[0-9]", repr(value).partition("e")[0])).strip("0")
             self._multiples.add(int(digits[:20] or 1))
             n = max(sum(self._multiples), math.lcm(*self._multiples))
-            _check("as the common multiple of all multipleOf", "JSON schema", n, SCHEMA_MULTIPLE)
+            _check("for the common multiple of all multipleOf", "JSON schema", n, SCHEMA_MULTIPLE)
         if key in _SIZES and isinstance(value, (int, float)):
-            _check(f"in {key}", "JSON schema", int(value), GRAMMAR_REPETITIONS)
+            _check(f"for {key}", "JSON schema", int(value), GRAMMAR_REPETITIONS)
 
     def _join(self, schema: dict[str, Any]) -> None:
         """Marks all parts of a joined schema as open. `additionalProperties: false` is not added to open
@@ -263,7 +263,7 @@ def _from_gbnf(grammar: Any) -> Lark:
     if not isinstance(text, str):
         raise InvalidTypeError(f"grammar: expected GBNF or a LlamaGrammar, found {type(grammar).__name__}")
     if re.search("[\ud800-\udfff]", text):
-        raise GrammarError("the grammar has half of a surrogate pair, expected whole characters")
+        raise GrammarError("the grammar contains half of a surrogate pair; expected whole characters")
     _check("bytes", "grammar", len(text.encode()), GBNF_BYTES)
     _load()
     from llguidance.gbnf_to_lark import gbnf_to_lark
@@ -306,7 +306,7 @@ class _Gbnf:
             elif kind == "set":
                 found = self._set(found, at)
             depth += (found == "(") - (found == ")")
-            _check("groups within each other", "grammar", depth, GBNF_DEPTH)
+            _check("levels of nested groups", "grammar", depth, GBNF_DEPTH)
             out.append("" if kind == "comment" else found)
             at = match.end()
         unknown = [name for name in self._names if name not in self._defined]
@@ -363,7 +363,7 @@ class _Gbnf:
             if len(chars) > 1 and chars[0] == "-":
                 high = chars[1]
                 if high[-1] < low[-1]:
-                    raise self._wrong(at, "ranges that do not end before they begin")
+                    raise self._wrong(at, "a range in ascending order")
                 ranges[-1] += f"-{_written(high)}"
                 del chars[:2]
         return f"[{'^' * is_not}{''.join(ranges)}]"

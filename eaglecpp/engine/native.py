@@ -257,8 +257,8 @@ class NativeSequence:
     def _require_current(self, generation: int) -> None:
         if generation != self._generation:
             raise EngineBusyError(
-                "a newer generation took this session over and ended this stream; use engine.session() for "
-                "conversations that run side by side"
+                "a newer generation took this session over and ended this stream; for several conversations "
+                "at the same time, open each with engine.session()"
             )
 
 

@@ -294,7 +294,7 @@ class PromptCache:
         n_bytes = len(start) + state.n_bytes + 2 * _CODE
         try:
             if n_bytes > self._n_bytes_max:
-                raise ValueError(f"it has {n_bytes} bytes, more than prompt_cache_bytes")
+                raise ValueError(f"the prompt has {n_bytes} bytes, more than prompt_cache_bytes")
             self._make_room(n_bytes)
             with replaced(path, mode=0o600) as temporary, temporary.open("wb") as file:
                 code = self._code(start).digest()

@@ -41,7 +41,7 @@ def resolve_strategy(
         return Strategy("off"), "no drafter"
     if strategy.kind == "tree" and chains_only:
         return Strategy.parse(f"chain:{strategy.depth}"), f"instead of {strategy}: {chains_only}"
-    return strategy, "decided each round" if strategy.kind == "auto" else "asked for"
+    return strategy, "decided each round" if strategy.kind == "auto" else "requested"
 
 
 _MIN_DRAFT_MAX = 16
@@ -250,8 +250,8 @@ class Shared:
         resolved, why = resolve_strategy(strategy, self.has_draft, self.native.chains_only, has_form=has_form)
         if resolved.kind == "tree" and resolved.n_leaves > self.n_leaves:
             why += (
-                f", with at most {self.n_leaves} leaves instead of {resolved.n_leaves}: the engine was "
-                "opened for that many (n_leaves_max)"
+                f", with at most {self.n_leaves} leaves instead of {resolved.n_leaves}, because the engine "
+                "was opened for that many (n_leaves_max)"
             )
         return resolved, why
 

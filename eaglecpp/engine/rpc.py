@@ -54,7 +54,7 @@ def connect(endpoints: Sequence[str]) -> None:
         relay = start_relay(endpoint)
         registry = add(relay.encode())
         if not registry:
-            raise UnsupportedError(f"RPC server {endpoint} offers no device; start it with at least one")
+            raise UnsupportedError(f"RPC server {endpoint} offers no device; start it with a device")
         _function("ggml_backend_register", None, ctypes.c_void_p)(registry)
         _connected[endpoint] = relay
         _log.info("RPC server %s: connected", endpoint)

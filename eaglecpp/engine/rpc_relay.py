@@ -84,8 +84,8 @@ def greet(address: tuple[str, int]) -> str:
     if theirs[0] != GREETING[0] or theirs[1] > GREETING[1]:
         found, expected = (".".join(map(str, version)) for version in (theirs, GREETING))
         return (
-            f"expected version {expected} of the protocol, found {found}; use an rpc-server of the same "
-            "llama.cpp release"
+            f"expected protocol version {expected}, found {found}; use rpc-server of the same llama.cpp "
+            "release"
         )
     return ""
 

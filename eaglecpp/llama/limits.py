@@ -40,7 +40,7 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "spm_infill": ((False, True), ""),
     "logits_all": ((False, True), ""),  # log-probabilities are always available
     "no_perf": ((False, True), ""),
-    "vocab_only": ((False,), "a tokenizer drafts nothing; use llama_cpp.Llama"),
+    "vocab_only": ((False,), "drafting needs the weights; use llama_cpp.Llama"),
 }
 
 

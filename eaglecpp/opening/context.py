@@ -60,7 +60,7 @@ def choose_n_ctx(
     types = [usual if options.get(name, "auto") == "auto" else options[name] for name in ("type_k", "type_v")]
     n_token = kv_bytes_per_token(keys, *types)
     if not n_token:
-        return SAFE_N_CTX, "the model's file does not allow to compute its memory per token"
+        return SAFE_N_CTX, "the model's file does not give its memory per token"
     if draft is not None:
         n_token += kv_bytes_per_token(head_keys(draft), "f16", "f16")
     # Each position needs memory for one column of the attention mask in F16. Without fused attention, it
@@ -72,7 +72,7 @@ def choose_n_ctx(
         return whole
     n_ctx = max(SAFE_N_CTX, 1 << int(budget / n_token).bit_length() >> 1)
     sizes = f"{human_bytes(n_ctx * n_token)} of {human_bytes(n_free)} free memory"
-    return n_ctx, f"of {n_train} that the model was trained for; it takes {sizes}; use -c for more"
+    return n_ctx, f"of {n_train} that the model was trained for; the cache takes {sizes}; use -c for more"
 
 
 def beyond_training(target: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -83,8 +83,8 @@ def beyond_training(target: Path, options: Mapping[str, Any]) -> tuple[str, ...]
     if not 0 < n_train < n_ctx or options.get("rope_freq_base") or options.get("rope_freq_scale"):
         return ()
     return (
-        f"n_ctx {n_ctx}: the model was trained for {n_train} tokens, and its output beyond them is mostly "
-        "nonsense; leave out n_ctx, or stretch its positions with rope_freq_scale or rope_freq_base",
+        f"n_ctx is {n_ctx}, but the model was trained for {n_train} tokens; its output beyond them is mostly "
+        "nonsense. Remove n_ctx, or scale the positions with rope_freq_scale or rope_freq_base",
     )
 
 
@@ -165,7 +165,7 @@ def unknown_keys(draft: Path) -> tuple[str, ...]:
     unknown = [name for name, value in entries.items() if name.startswith(f"{arch}.") and value]
     pairs = ", ".join(f"{name} = {entries[name]}"[:80] for name in sorted({*unknown} - known)[:8])
     why = "if they change what the drafter computes, its drafts are wrong; convert the checkpoint again"
-    return (f"{draft.name}: unknown keys {pairs}: {why}",) if pairs else ()
+    return (f"{draft.name} has unknown keys: {pairs}; {why}",) if pairs else ()
 
 
 def kv_bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str) -> float:

@@ -130,7 +130,7 @@ def find_here(
     model = find_target(reference)
     if draft == "auto" and wants_draft and model.draft is None:
         how = f"eaglecpp pull {model.reference} --draft auto"
-        raise ModelNotFoundError(f"drafter 'auto': this machine has none for this model; get one: {how}")
+        raise ModelNotFoundError(f"drafter 'auto': this machine has none for this model; to get one: {how}")
     return with_draft(model, draft)
 
 

@@ -174,7 +174,7 @@ def plan_opening(
     requested = None if strategy is None else Strategy.parse(strategy)
     if Strategy.is_off(draft):
         if requested is not None and requested.kind != "off":
-            raise InvalidValueError(f"draft {draft!r} contradicts strategy {requested}; leave out one")
+            raise InvalidValueError(f"draft {draft!r} contradicts strategy {requested}; remove one of them")
         draft, requested = None, Strategy("off")
     is_off = requested is not None and requested.kind == "off"
     plan = make_plan(find(reference, draft, wants_draft=not is_off), strategy=requested, **rest)
@@ -274,7 +274,7 @@ def _ask_for_text(settings: dict[str, Setting]) -> None:
     """Turns text drafts on in the settings, because the drafter "text" was requested."""
     wanted = settings.get("draft.text_drafts")
     if wanted is not None and wanted.value == "off" and wanted.origin == _ASKED:
-        raise InvalidValueError(f"draft '{TEXT}' contradicts text_drafts 'off'; leave out one")
+        raise InvalidValueError(f"draft '{TEXT}' contradicts text_drafts 'off'; remove one of them")
     settings["draft.text_drafts"] = Setting("on", _ASKED)
 
 

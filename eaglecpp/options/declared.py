@@ -40,7 +40,7 @@ class ModelOptions(Checked):
 
     n_ctx: int = declare(
         0,
-        "context length in tokens; 0 = the model's own up to 4096; -1 = the model's own",
+        "context length in tokens; 0 = the trained length, up to 4096; -1 = the trained length",
         low=-1,
         flags="-c --ctx-size --n-ctx",
         parameter="num_ctx",
@@ -89,14 +89,14 @@ class ModelOptions(Checked):
     )
     n_cpu_moe: int = declare(
         0,
-        "number of first layers whose experts (of a mixture) stay in host memory; -1 = all layers",
+        "number of layers, from the first, whose experts (MoE) stay in host memory; -1 = all layers",
         low=-1,
         flags="-ncmoe --n-cpu-moe",
     )
     override_tensor: tuple[str, ...] = declare(
         (),
-        "where to put tensors whose names match: PATTERN=BUFFER[,...], a regular expression and CPU or a "
-        "device's name (repeatable)",
+        "PATTERN=BUFFER[,...]: put tensors whose names match a regular expression on CPU or a device "
+        "(repeatable)",
         flags="-ot --override-tensor",
     )
     flash_attn: str = declare(
@@ -119,16 +119,16 @@ class ModelOptions(Checked):
     use_mmap: bool = declare(True, "map the file instead of reading it", flags="--mmap", parameter=True)
     use_mlock: bool = declare(False, "keep the weights in RAM", flags="--mlock")
     offload_kqv: bool = declare(True, "keep the KV cache on the GPU", flags="--kv-offload")
-    rope_freq_base: float = declare(0.0, "RoPE base frequency; 0 = the model's", low=0, untrusted=True)
-    rope_freq_scale: float = declare(0.0, "RoPE frequency scale; 0 = the model's", low=0, untrusted=True)
+    rope_freq_base: float = declare(0.0, "RoPE base frequency; 0 = from the file", low=0, untrusted=True)
+    rope_freq_scale: float = declare(0.0, "RoPE frequency scale; 0 = from the file", low=0, untrusted=True)
     repack: str = declare(
         "auto",
-        "repack CPU weights and use AMX; auto = not if the CPU claims AMX but it does not work",
+        "repack CPU weights and use AMX; auto = on, but off if the CPU reports AMX and AMX fails",
         choices=("auto", "on", "off"),
     )
     kernels: str = declare(
         "auto",
-        "CPU kernels of eaglecpp; auto = with AVX2 or NEON, if the llama.cpp version matches",
+        "eaglecpp's CPU kernels; auto = on if the CPU has AVX2 or NEON and the llama.cpp version matches",
         choices=("auto", "off"),
     )
     n_sequences: int = declare(
@@ -154,7 +154,7 @@ class ModelOptions(Checked):
         "", "folder that keeps the KV cache of long prompts, so that they are not read again after a restart"
     )
     prompt_cache_bytes: str = declare(
-        "8G", "maximum bytes in that folder, such as 512M; the least recently used files are deleted first"
+        "8G", "maximum size of the cache, such as 512M; the least recently used files are deleted first"
     )
 
     def __post_init__(self) -> None:
@@ -191,14 +191,14 @@ class DraftOptions(Checked):
     )
     draft_window: int = declare(
         0,
-        "number of last tokens that an EAGLE or block drafter attends to, limited by its file's window; "
-        "0 = the file's window, but beyond 1,024 tokens `auto` tries the last 256 and keeps the better one",
+        "number of recent tokens that an EAGLE or block drafter attends to, at most the window in its file; "
+        "0 = that window (beyond 1,024 tokens, `auto` also tries 256 and keeps the better value)",
         low=0,
     )
     text_drafts: str = declare(
         "auto",
-        "draft from the text itself: auto = alongside a drafter, with strategy auto; on = also without one; "
-        "tokens forced by a grammar or schema are drafted unless off",
+        "draft from the text itself: auto = only with a drafter and strategy auto; on = also without a "
+        "drafter. Tokens that a grammar or schema forces are drafted unless this is off",
         choices=("auto", "on", "off"),
     )
     learn: bool = declare(
@@ -275,7 +275,7 @@ class SamplingOptions(Checked):
     top_n_sigma: float = _sampling(
         -1.0, "keep logits within n sigma of the best; < 0 = off", flags="--top-n-sigma --top-nsigma"
     )
-    xtc_probability: float = _sampling(0.0, "chance of dropping the top choices; 0 = off", low=0, high=1)
+    xtc_probability: float = _sampling(0.0, "chance of dropping the top tokens; 0 = off", low=0, high=1)
     xtc_threshold: float = _sampling(
         0.1, "XTC drops tokens above this probability, except the last", low=0, high=1
     )
@@ -288,22 +288,20 @@ class SamplingOptions(Checked):
         flags="",
         untrusted=False,
     )
-    dynatemp_range: float = _sampling(0.0, "temperature varies by this much with entropy; 0 = off", low=0)
+    dynatemp_range: float = _sampling(0.0, "range of the dynamic temperature; 0 = off", low=0)
     dynatemp_exponent: float = _sampling(
-        1.0, "exponent of dynamic temperature", low=0, flags="--dynatemp-exp"
+        1.0, "exponent of the dynamic temperature", low=0, flags="--dynatemp-exp"
     )
     repeat_last_n: int = _sampling(
-        64, "number of tokens the penalties look back; 0 = off, -1 = the context", low=-1, parameter=True
+        64, "number of recent tokens for the penalties; 0 = off, -1 = all", low=-1, parameter=True
     )
     repeat_penalty: float = _sampling(1.0, "divides logits of recent tokens; 1 = off", low=0, parameter=True)
-    frequency_penalty: float = _sampling(0.0, "subtracted per recent occurrence; 0 = off", parameter=True)
+    frequency_penalty: float = _sampling(0.0, "subtracted for each recent use; 0 = off", parameter=True)
     presence_penalty: float = _sampling(0.0, "subtracted once for recent tokens; 0 = off", parameter=True)
     dry_multiplier: float = _sampling(0.0, "strength of the DRY repetition penalty; 0 = off", low=0)
     dry_base: float = _sampling(1.75, "base of the DRY penalty", low=0)
     dry_allowed_length: int = _sampling(2, "longest repetition that DRY does not penalise", low=0)
-    dry_penalty_last_n: int = _sampling(
-        64, "number of tokens DRY looks back; 0 = off, -1 = the context", low=-1
-    )
+    dry_penalty_last_n: int = _sampling(64, "number of recent tokens for DRY; 0 = off, -1 = all", low=-1)
     dry_sequence_breakers: tuple[str, ...] = _sampling(
         ("\n", ":", '"', "*"), "strings that DRY does not match across (repeatable)", flags=""
     )
@@ -322,7 +320,7 @@ class SamplingOptions(Checked):
     )
     think_budget: int = _sampling(
         -1,
-        "maximum tokens of a thought, which is then closed so that the answer begins; -1 = unlimited",
+        "maximum tokens of a thought; then it is closed and the answer begins; -1 = unlimited",
         low=-1,
     )
     n_probs: int = _sampling(

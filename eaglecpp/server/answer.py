@@ -227,7 +227,7 @@ async def respond(
     config = server_of(request).config
     n_at_once, n_max = config.n_parallel, config.n_answers
     if len(wanted) > n_max:
-        raise ApiError(400, f"one request has {len(wanted)} answers, the maximum is {n_max}")
+        raise ApiError(400, f"expected at most {n_max} answers for one request, found {len(wanted)}")
     slots, answers, items = asyncio.Semaphore(n_at_once), dict[int, Answer](), dict[int, Any]()
 
     async def part(index: int) -> AsyncGenerator[bytes, None]:
@@ -327,7 +327,7 @@ def resolve(model: LoadedModel, request: ServedRequest) -> ResolvedRequest:
         request = _with_calls(model, request)
     resolved = model.engine.resolve(request)
     if request.must_think and resolved.chat.tags is None:
-        raise ApiError(400, f"{model.name!r} does not support thinking: its template has no thinking")
+        raise ApiError(400, f"{model.name!r} does not support thinking: its chat template has no thinking")
     reader = resolved.reader or AnswerReader(model.engine.engine.vocabulary.token_to_piece)
     return replace(resolved, reader=reader)
 

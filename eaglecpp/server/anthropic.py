@@ -87,7 +87,7 @@ def _tool(tool: Any, index: int) -> Any:
     if not isinstance(tool, dict):
         return tool
     if tool.get("type") not in (None, "custom"):
-        why = f"tools of type {tool['type']!r} run on Anthropic's servers only; leave it out"
+        why = f"tools of type {tool['type']!r} run only on Anthropic's servers; remove this tool"
         raise FieldError(f"tools[{index}]", f"{why}, or describe your own tool with an input_schema")
     text = tool.get("description")
     return {

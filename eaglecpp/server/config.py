@@ -123,14 +123,14 @@ class ServerConfig(Checked):
     )
     slot_time_s: float = declare(
         300.0,
-        "how long an answer may hold its slot, or its model's memory, while others wait; 0 = no limit",
+        "maximum time that an answer may use its slot or model memory while others wait; 0 = no limit",
         kind="seconds",
         flags="--max-slot-time --max-place",
         limit="`timeout` in the stream",
     )
     unread_s: float = declare(
         30.0,
-        "how long a client may read nothing before its answer is cancelled; 0 = forever",
+        "cancel an answer if its client reads nothing for this long; 0 = never",
         kind="seconds",
         flags="--max-unread",
         limit="the connection closes",
@@ -143,15 +143,15 @@ class ServerConfig(Checked):
     )
     n_bytes: int = declare(
         0,
-        "memory for models.  [default: 85 % of the free memory at startup]",
+        "memory for all models.  [default: 85 % of the free memory at startup]",
         kind="bytes",
         flags="--memory",
-        limit="unused models are unloaded, then 503",
+        limit="unused models are unloaded; if too few, 503",
     )
     host_cache_bytes: int = declare(
         1_000_000_000,
-        "host memory per model for conversations that are swapped out, up to an eighth of the free memory; "
-        "0 = their text is computed again",
+        "host memory per model for swapped-out conversations, up to an eighth of the free memory; 0 = none, "
+        "so their prompts are computed again",
         kind="bytes",
         flags="--cache-ram",
         limit="the least recently used conversation is evicted",
@@ -161,7 +161,7 @@ class ServerConfig(Checked):
         "models in memory at a time; the least recently used one is unloaded first",
         low=1,
         flags="--max-models",
-        limit="unused models are unloaded, then 503",
+        limit="unused models are unloaded; if too few, 503",
     )
     n_responses: int = declare(
         0,
@@ -171,7 +171,7 @@ class ServerConfig(Checked):
         limit="the least recently used response is dropped",
     )
     keys: tuple[str, ...] = declare(
-        (), "require this key (repeatable)", flags="--api-key", envvar="EAGLECPP_API_KEY", metavar="KEY"
+        (), "required API key (repeatable)", flags="--api-key", envvar="EAGLECPP_API_KEY", metavar="KEY"
     )
     no_key: bool = declare(False, "allow access without a key from every machine that can reach --host")
     origins: tuple[str, ...] = declare(
@@ -181,7 +181,7 @@ class ServerConfig(Checked):
         metavar="ORIGIN",
     )
     hosts: tuple[str, ...] = declare(
-        (), "another host name of this machine (repeatable)", flags="--allow-host", metavar="NAME"
+        (), "allow requests to this host name too (repeatable)", flags="--allow-host", metavar="NAME"
     )
     registries: tuple[str, ...] = declare(
         (),

@@ -59,7 +59,7 @@ async def read_json(request: Request) -> dict[str, Any]:
         raise ApiError(415, f"Content-Encoding {coding[:80]!r} is not supported; send the body uncompressed")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit):
-        raise ApiError(413, f"the body has {declared} bytes, this server accepts {limit}")
+        raise ApiError(413, f"the body has {declared} bytes; this server accepts at most {limit}")
     data, due, body_s = bytearray(), _STEP, server.config.body_s
     try:
         async with asyncio.timeout(body_s) as time_left:
@@ -72,7 +72,7 @@ async def read_json(request: Request) -> dict[str, Any]:
                     due = len(data) + _STEP
                     time_left.reschedule(asyncio.get_running_loop().time() + body_s)
     except TimeoutError:
-        text = f"the body is too slow: {len(data)} bytes, less than a megabyte in {body_s:g} s"
+        text = f"the body is too slow: {len(data)} bytes so far, and less than a megabyte in {body_s:g} s"
         raise ApiError(408, text) from None
     request.state.n_body = len(data)
     if not data.strip():
@@ -108,7 +108,7 @@ def check_values(data: bytes) -> None:
     """Raises ApiError for JSON with too many values to parse without delaying other requests."""
     n_values = sum(map(data.count, (b",", b"[", b"{")))
     if n_values > JSON_VALUES:
-        raise ApiError(413, f"the body has up to {n_values} values, at most {JSON_VALUES} are allowed")
+        raise ApiError(413, f"the body has up to {n_values} values; the maximum is {JSON_VALUES}")
 
 
 def dump(value: Any) -> bytes:

@@ -234,7 +234,7 @@ async def pull(request: Request) -> Response:
     if draft is not None and draft not in ("auto", TEXT) and not Strategy.is_off(draft):
         draft = read_draft_name(draft)
     if body.insecure and not server_of(request).config.insecure:
-        raise ApiError(400, "insecure is not allowed: the operator can start this server with --insecure")
+        raise ApiError(400, "insecure is not allowed, because this server was started without --insecure")
 
     def work(report: Callable[[Status], None]) -> None:
         pull_model(name, draft=draft, insecure=body.insecure, report=report)

@@ -103,8 +103,8 @@ def _adapted(model: ModelFiles, scales: Mapping[int, float]) -> ModelFiles:
     """
     for number in scales:
         if not 0 <= number < len(model.adapters):
-            has = f"it has {len(model.adapters)}" if model.adapters else "it has none"
-            raise FieldError("lora", f"{model.label} has no adapter {number}: {has} (GET /lora-adapters)")
+            has = f"number of adapters: {len(model.adapters)} (GET /lora-adapters lists them)"
+            raise FieldError("lora", f"{model.label} has no adapter {number}; {has}")
     adapters = tuple((path, scales.get(i, 0.0)) for i, (path, _) in enumerate(model.adapters))
     return model if adapters == model.adapters else replace(model, adapters=adapters)
 
@@ -432,8 +432,8 @@ class Server:
             raise ApiError(
                 503,
                 f"model '{name}' needs about {human_bytes(n_bytes)}, but models may use only "
-                f"{human_bytes(self.n_bytes)} (--memory), of which pinned models take "
-                f"{human_bytes(n_pinned_bytes)}; pinned {len(pinned)} of --max-models {self.config.n_models}",
+                f"{human_bytes(self.n_bytes)} (--memory). Pinned models take {human_bytes(n_pinned_bytes)} "
+                f"of it; {len(pinned)} of --max-models {self.config.n_models} are pinned",
                 code="out_of_memory",
             )
 

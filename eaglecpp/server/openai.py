@@ -75,7 +75,7 @@ class _Chat(_Body, kw_only=True):
         """Returns the body as a `ServedRequest`. Raises ApiError."""
         values = self.chat_template_kwargs
         if taken := ", ".join(values.keys() & _OF_PROMPTS):
-            raise FieldError("chat_template_kwargs", f"{taken}: only the server sets these; leave them out")
+            raise FieldError("chat_template_kwargs", f"the server sets {taken}; remove it")
         think = bodies.read_effort(self.reasoning_effort, self.reasoning)
         wanted = (values.get(name) for name in ("enable_thinking", "thinking"))
         budgets = (
@@ -107,7 +107,7 @@ class _Completions(_Body, kw_only=True):
         if self.echo:
             raise FieldError("echo", "not supported; remove it")
         if self.best_of not in (None, self.n):
-            raise FieldError("best_of", f"expected n ({self.n}), since every answer is returned")
+            raise FieldError("best_of", f"expected {self.n}, the value of n, as every answer is returned")
         options, form = self.given(), self.form()
         requests = []
         for prompt in bodies.read_prompts(self.prompt, n_max=n_max // self.n):

@@ -56,9 +56,9 @@ class _Body(bodies.CloudBody, kw_only=True):
         n_bytes = len(dump([getattr(self, name) for name in _REPEATED]))
         if n_bytes > _REPEATED_BYTES:  # three events of a stream repeat these fields
             names = ", ".join(_REPEATED)
-            raise ApiError(400, f"{names} have {n_bytes} bytes in all, the maximum is {_REPEATED_BYTES}")
+            raise ApiError(400, f"{names} have {n_bytes} bytes in all; the maximum is {_REPEATED_BYTES}")
         if self.background:
-            raise FieldError("background", "not supported; leave it out, or stream the response")
+            raise FieldError("background", "not supported; remove it, or stream the response")
         form = bodies.read_format(self.text.get("format"), "text.format")
         return self.request(
             bodies.sampling_of(self, max_tokens=self.max_output_tokens)
@@ -141,7 +141,7 @@ async def _read(request: Request) -> _Body:
     if kept is None:
         why = "this server keeps no responses (serve --keep-responses N)"
         if server.kept.n_max:
-            why = f"this server keeps the latest {server.kept.n_max} of each API key, until it stops"
+            why = f"this server keeps the last {server.kept.n_max} responses of each API key while it runs"
         raise ApiError(
             400,
             f"previous_response_id: {cut(body.previous_response_id)!r} not found: {why}; "
@@ -153,7 +153,7 @@ async def _read(request: Request) -> _Body:
     if n_bytes > server.config.n_body:
         raise ApiError(
             413,
-            f"the conversation has {n_bytes} bytes, this server accepts {server.config.n_body}",
+            f"the conversation has {n_bytes} bytes; this server accepts at most {server.config.n_body}",
             param="previous_response_id",
         )
     server.held.hold(request.scope, n_bytes)
@@ -189,7 +189,7 @@ def _item(item: Any, where: str) -> Message:
     if kind in ("function_call_output", "custom_tool_call_output"):
         output = {"role": Role.TOOL, "content": item.get("output"), "tool_call_id": item.get("call_id")}
         return bodies.read_message(output, where)
-    raise FieldError(where, f"items of type {kind!r} are not supported; leave them out")
+    raise FieldError(where, f"items of type {kind!r} are not supported; remove them")
 
 
 def _texts(parts: Any) -> str:

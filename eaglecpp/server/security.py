@@ -88,11 +88,11 @@ class Gate:
         name = headers.get("host", "")
         host = _host(name)
         if name and not self._is_called(host):
-            return ApiError(403, f"unknown host name {host or name!r}; allow it: --allow-host")
+            return ApiError(403, f"unknown host name {host or name!r}; to allow it: --allow-host")
         if origin and not self._allows(origin, headers):
-            return ApiError(403, f"pages of {origin} may not use this server; allow them: --allow-origin")
+            return ApiError(403, f"pages of {origin} may not use this server; to allow them: --allow-origin")
         if not origin and self._is_elsewhere(scope, headers, host):
-            return ApiError(403, "pages of other sites may not use this server; allow them: --allow-origin")
+            return ApiError(403, "other sites' pages may not use this server; to allow them: --allow-origin")
         is_open = scope["path"] in _OPEN or scope["path"].startswith("/static/")
         if self.config.keys and scope["method"] != "OPTIONS" and not is_open:
             key = _known_key(headers, self.config.keys)

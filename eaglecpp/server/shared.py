@@ -153,8 +153,8 @@ _FAMILIES = {
     **{name: ("gauge", help) for name, help in _GAUGES.items()},
     "requests_total": ("counter", "Requests by path and status."),
     "model_loads_total": ("counter", "Models loaded."),
-    "generations_total": ("counter", "Generations by reason of their end."),
-    "queue_seconds_total": ("counter", "Time until requests had a slot."),
+    "generations_total": ("counter", "Generations by finish reason."),
+    "queue_seconds_total": ("counter", "Time that requests waited for a slot."),
     "first_token_seconds_total": ("counter", "Time from requests to their first tokens."),
     "generation_seconds_total": ("counter", "Time from requests to their last tokens."),
 }

@@ -101,7 +101,7 @@ class _Job:
         files = self._target_files()
         facts = read_facts(files)
         if facts.is_drafter:
-            raise UnsupportedError(f"FROM {files[0]}: a drafter ({facts.architecture}); name it in DRAFT")
+            raise UnsupportedError(f"FROM {files[0]} is a drafter ({facts.architecture}); name it in DRAFT")
         if quantize:
             out = transaction.directory / "quantized.gguf"
             transaction.report(Status(f"quantizing {facts.file_type} model to {quantize.upper()}"))
@@ -126,7 +126,7 @@ class _Job:
         is_unset = named.draft is None and not named.draft_word
         drafts_head = self.use_draft and (named.draft_word == HEAD or (is_unset and whole.drafts_head))
         if drafts_head and not facts.has_head:
-            what = f"{files[0]}, a '{facts.architecture}',"
+            what = f"{files[0]} ({facts.architecture})"
             raise MismatchError(f"DRAFT {HEAD}: {what} has no MTP head that can draft")
         layers += self._texts(whole, drafts_head)
         model = transaction.commit(name, layers, config, is_local=True)

@@ -148,7 +148,9 @@ def check_fit(draft: Path, target: Facts) -> Facts:
         types = facts.file.get("tokenizer.ggml.token_type") or []  # type 1 means an ordinary token
         normal = [i for i, kind in enumerate(types) if kind == _NORMAL] or range(len(ours))
         compared += [(f"token {i}", ours[i], theirs[i]) for i in normal if ours[i] != theirs[i]][:1]
-    if wrong := [f"{what}: drafter {one}, target {other}" for what, one, other in compared if one != other]:
+    if wrong := [
+        f"{what}: the drafter has {one}, the target {other}" for what, one, other in compared if one != other
+    ]:
         raise MismatchError(
             f"the drafter {draft} was not made for the target {path}: {'; '.join(wrong)}; use a drafter for "
             "exactly this model, or make one with `eaglecpp convert` or `eaglecpp train`"
@@ -169,7 +171,7 @@ def quantize_target(files: Sequence[Path], facts: Facts, type: str, out: Path) -
 
     source, number = files[0], FILE_TYPES.get(type.upper())
     if number is None:
-        raise InvalidValueError(f"unknown type {type!r}; expected one of {', '.join(sorted(FILE_TYPES))}")
+        raise InvalidValueError(f"expected a type of {', '.join(sorted(FILE_TYPES))}, found {type!r}")
     if len(files) > 1:
         raise UnsupportedError(f"{source} is a split GGUF; merge it first (llama-gguf-split --merge)")
     if facts.file_type not in ("F32", "F16", "BF16"):

@@ -126,7 +126,7 @@ class Manifest:
 def decoded(data: bytes, where: str, type: type[_T]) -> _T:
     """Decodes JSON as a value of this type. Raises StoreError."""
     if len(data) > MAX_JSON:
-        raise StoreError(f"{where}: {len(data)} bytes, the maximum is {MAX_JSON}")
+        raise StoreError(f"{where}: expected at most {MAX_JSON} bytes, found {len(data)}")
     try:
         return msgspec.json.decode(data, type=type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

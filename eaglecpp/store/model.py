@@ -35,7 +35,7 @@ VIEWS = "views"
 """Folders of links to the parts of split GGUFs, each folder named by the digest of the first part. llama.cpp
 finds all parts by the file name of one part (`x-00001-of-00003.gguf`), which blobs do not have.
 """
-_TO_ALLOW = "to allow it, give it on the command line or in your own Modelfile"
+_TO_ALLOW = "To allow it, set it on the command line or in your own Modelfile"
 _T = TypeVar("_T")
 
 
@@ -127,7 +127,7 @@ class StoredModel:
     def check_runnable(self) -> None:
         """Raises UnsupportedError for a model that runs remotely or is not a GGUF."""
         if self.text("remote_host") or self.text("remote_model"):
-            raise UnsupportedError(f"{self.name}: runs on {self.text('remote_host') or 'another machine'}")
+            raise UnsupportedError(f"{self.name} runs on {self.text('remote_host') or 'another machine'}")
         if self.manifest.of_kind("tensor") or self.text("model_format") not in ("", "gguf"):
             how = "pull a GGUF from the Hub: eaglecpp pull hf.co/USER/REPO:QUANT"
             raise UnsupportedError(f"{self.name}: this is an MLX model (safetensors); {how}")
@@ -192,7 +192,7 @@ class StoredModel:
         pragmas = tuple(Command(name, value, file=str(self.name)) for name, value in self.pragmas())
         if not self.is_local:
             parameters, pragmas, left_out = without_untrusted(parameters, pragmas)
-            notices += [f"{self.name} was not made here, ignored: {text}; {_TO_ALLOW}" for text in left_out]
+            notices += [f"{self.name} was not made here: {text}. {_TO_ALLOW}" for text in left_out]
         notices += [f"{self.name}: unknown pragma {p.name}; ignored" for p in pragmas if not is_known(p.name)]
         texts: dict[str, Any] = {word: self.text(word) or None for word in ("renderer", "parser", "requires")}
         formats = [(word, name) for word, name in texts.items() if name and word != "requires"]
@@ -232,7 +232,7 @@ class StoredModel:
             names = in_order(by_name)
         except ValueError:
             found = ", ".join(layer.name or layer.digest[:19] for layer in layers)
-            raise StoreError(f"{self.name}: model layers that are not a split GGUF: {found}") from None
+            raise StoreError(f"{self.name}: expected the parts of one split GGUF, found {found}") from None
         folder = child(self.root / VIEWS, by_name[names[0]].digest[-64:])
         paths = tuple(child(folder, name) for name in names)
         try:
@@ -254,7 +254,7 @@ class StoredModel:
 
     def _bytes(self, layer: Layer, what: str) -> bytes:
         if layer.size > MAX_JSON:  # valid templates, prompts and licenses are much smaller
-            raise StoreError(f"{self.name}: {what}: {layer.size} bytes, the maximum is {MAX_JSON}")
+            raise StoreError(f"{self.name}: {what}: expected at most {MAX_JSON} bytes, found {layer.size}")
         return self.find_blob(layer).read_bytes()
 
 

@@ -151,7 +151,7 @@ def test_doctor_predicts_or_measures_drafting_and_lists_exact_sizes(cli: Cli, mo
     predicted = json.loads(cli(*same).stdout)
     model = predicted["model"]
     assert model["verdict"]["greedy"] is None and "Drafting should" in model["verdict"]["text"]
-    assert "exact_rows" not in model and "--measure does" in report(predicted)
+    assert "exact_rows" not in model and "--measure measures it" in report(predicted)
     assert cli("doctor", "--measure").returncode == 2
     done = cli(*same, "--measure")
     measured = json.loads(done.stdout)
@@ -162,11 +162,11 @@ def test_doctor_predicts_or_measures_drafting_and_lists_exact_sizes(cli: Cli, mo
     said = model["verdict"]["text"]
     assert ("Not measured" if model["verdict"]["is_busy"] else "Drafting") in said, "wrong kind of verdict"
     text = report(measured)
-    assert re.search(r"^exact +(target-only decoding only: |chains and trees in batches of 1)", text, re.M)
+    assert re.search(r"^exact +(always target-only decoding: |chains and trees in batches of 1)", text, re.M)
     assert text.startswith(said)
     text = cli("doctor", models.target, "-t", "1").stdout
     assert "context           2048 tokens, everything the model was trained for\n" in text
-    assert "all decoding is plain" in text and "Drafting" not in text
+    assert "all decoding is target-only" in text and "Drafting" not in text
 
 
 def test_an_image_argument_is_shown_to_the_model(cli: Cli, models: Models, tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_images_in_the_prompt_are_attached_or_noted(cli: Cli, models: Models, tm
     assert f"{picture} is not attached: " in asked(f"What is it? {picture}")[1]
     for extra in (sees, ()):
         assert (
-            "note: no such file: cat.png; the model gets only the name"
+            "note: no such file: cat.png; the model sees only the name"
             in asked("cat.png", "What?", *extra)[1]
         )
     assert "cat.png" not in asked("Why is cat.png a file?")[1], "without a projector, names must stay text"

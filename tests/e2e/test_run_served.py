@@ -119,7 +119,7 @@ def test_a_prompt_that_the_server_refuses_is_answered_here(
         alone = cli(*ASK, "--temp", "0", "--no-server")
         refused = cli(*ASK, "--temp", "0")
         assert (refused.returncode, refused.stdout) == (0, alone.stdout)
-        assert "is opened in this process, because" in refused.stderr
+        assert "is opened in this process" in refused.stderr
         monkeypatch.setenv("EAGLECPP_API_KEY", "secret")
         let_in = cli(*ASK, "--temp", "0")
         assert (let_in.returncode, let_in.stdout) == (0, alone.stdout)
@@ -271,7 +271,7 @@ def test_a_named_server_answers_with_a_model_that_is_not_here(
     served = cli(*ASK, "--temp", "0", "--host", there)
     assert (served.returncode, served.stdout) == (0, alone), served.stderr
     for options, said in (
-        (("-c", "256"), "decides how to open the model"),
+        (("-c", "256"), "decides how to open it"),
         (("--json",), "need --no-server"),
         (("--host", "127.0.0.1:9"), "http://127.0.0.1:9 does not answer"),
     ):

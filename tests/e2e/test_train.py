@@ -149,7 +149,7 @@ def test_a_run_killed_in_its_first_steps_can_be_resumed(
     (tmp_path / "nothing").mkdir()
     for folder, says in (
         (out, "resumed at step 0"),
-        (tmp_path / "nothing", "nothing was saved yet, so the training starts at its first step"),
+        (tmp_path / "nothing", "no training was saved yet, so it starts at its first step"),
     ):
         done = cli(*train_args(models, texts, folder, "--steps", 3, "--resume"))
         assert result_of(done)["steps"] == 3 and says in done.stderr

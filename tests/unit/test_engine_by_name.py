@@ -62,4 +62,4 @@ def test_llama_opens_names_too(named: Create) -> None:
 
 def test_notes_for_the_user_are_logged(named: Create, caplog: pytest.LogCaptureFixture) -> None:
     Engine.open(named("RENDERER qwen3"), strategy="off").close()
-    assert "RENDERER qwen3 is built into Ollama" in caplog.text
+    assert "RENDERER qwen3 exists only in Ollama" in caplog.text

@@ -40,7 +40,7 @@ def test_what_a_text_names(text: str, kind: str, name: str, tmp_path: Path) -> N
     "text", ["./x.gguf", "/a/b", "a b", "m:", "-x", "a.b/m", "a/b/c/d", "m:1:2", "", "m" * 81]
 )
 def test_impossible_names_are_refused(text: str) -> None:
-    with pytest.raises(ModelNameError, match="is not a model name: its"):
+    with pytest.raises(ModelNameError, match="is not a model name; "):
         ModelName.parse(text)
 
 

@@ -56,8 +56,8 @@ def answer(major: int, minor: int) -> bytes:
 @pytest.mark.parametrize(
     ("said", "text"),
     [
-        (answer(6, 0), r"expected version 7\.0\.0 of the protocol, found 6\.0\.0"),
-        (answer(7, 1), "use an rpc-server of the same"),
+        (answer(6, 0), r"expected protocol version 7\.0\.0, found 6\.0\.0"),
+        (answer(7, 1), "use rpc-server of the same"),
         (b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\n", "is not llama.cpp's rpc-server"),
         (b"", "is not llama.cpp's rpc-server"),
         (None, "cannot be reached"),

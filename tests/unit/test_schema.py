@@ -133,7 +133,7 @@ def test_a_grammar_has_exactly_the_values_of_its_schema(
         ({"type": "string", "pattern": "^" + "(" * 3000 + ")" * 3000 + "$"}, "regex parse error"),
         ({"enum": ["x" * (1 << 20)]}, "at most 1048576 bytes, found"),
         ({"anyOf": [HALF, HALF, HALF]}, f"at most {PATTERN_CHARS} characters in all patterns"),
-        (nested(65), "at most 64 schemas within each other, found 65"),
+        (nested(65), "at most 64 levels of nested schemas, found 65"),
         (
             {"properties": {f"p{i}": {"type": "null"} for i in range(3000)}},
             "at most 3000 schemas, found 3001",

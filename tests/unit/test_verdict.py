@@ -43,12 +43,12 @@ def report(rows: dict[int, float], tokens: dict[int, float], draft_ms: float = 1
         (
             {1: 10.0, 2: 10.5, 4: 12.0}, {1: 1.7, 3: 2.6}, 1.0,
             {"pays": True, "n_rows": 4, "row_cost": 1.2, "speed": 2.6 * 10 / 15},
-            ("takes 1.2 times as long as one", "makes 2.6 tokens of that, about 1.7 times the speed"),
+            ("takes 1.2 times as long as one", "that gives about 2.6 tokens, about 1.7 times the speed"),
         ),
         (
             {1: 10.0, 4: 30.0}, {3: 2.6}, 0.2,
             {"pays": False, "n_rows": 4, "most": 2.6 - 0.06},
-            ("takes 3.0 times as long as one", "it pays below 2.5 times"),
+            ("takes 3.0 times as long as one", "drafting pays below 2.5 times"),
         ),
         # Noise must not predict a speed-up above the tokens per round. In this case, a batch of four rows was
         # measured at half the time of one row.

@@ -191,7 +191,7 @@ def fetch_layer(transaction: Transaction, session: HttpSession, layer: Layer, re
     if file is None and remote.cached is not None:
         if transaction.add_file(layer.media_type, remote.cached).digest == remote.digest:
             return remote.cached
-        transaction.report(Status(f"{remote.cached}: its content does not match its name; downloading it"))
+        transaction.report(Status(f"{remote.cached}: its content does not match its digest; downloading it"))
     file = file or fetch(session, transaction.root, remote, transaction.report)
     transaction.add_shared(remote.digest, file)
     return file
@@ -232,7 +232,7 @@ def _stream(session: HttpSession, path: Path, remote: Remote, start: int, report
             start = 0
         length = response.headers.get("Content-Length", "")
         if length.isdecimal() and (whole := start + int(length[:20])) != remote.size:
-            found = f"expected {remote.size} bytes, as listed, the server has {whole}"
+            found = f"expected {remote.size} bytes, as the server listed, found {whole}"
             raise DownloadError(f"{remote.label}: {found}. Try again later, or ask the repository's owner")
         path.touch(0o644)  # gives the file permissions that do not depend on the umask
         with path.open("ab") as stream:

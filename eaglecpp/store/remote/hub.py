@@ -153,7 +153,7 @@ def read_small(session: HttpSession, file: Remote) -> bytes:
     """
     label = f"{file.owner}: {file.path}"
     if file.size > MAX_SMALL:
-        raise DownloadError(f"{label}: {file.size} bytes, the maximum is {MAX_SMALL}")
+        raise DownloadError(f"{label}: expected at most {MAX_SMALL} bytes, found {file.size}")
     if file.cached is not None:
         return file.cached.read_bytes()
     data = get(session, file.url, label, file.help, file.token)

@@ -170,7 +170,7 @@ def _on_hub(session: HttpSession, name: ModelName, report: Report) -> _Published
 
 def _in_registry(session: HttpSession, name: ModelName, insecure: bool) -> _Published:
     if name.scheme != "https" and not (name.scheme == "http" and insecure):
-        raise DownloadError(f"{name}: not encrypted; allow http with --insecure of `pull` or `run`")
+        raise DownloadError(f"{name}: http is not encrypted; to allow it: `pull` or `run` with --insecure")
     help = f"Check the name, or try `ollama pull`; on the Hub: hf.co/USER/REPO:QUANT (asked: {name.host})"
     url = f"{name.scheme}://{name.host}/v2/{name.namespace}/{name.model}"
     data = get(session, f"{url}/manifests/{name.tag}", str(name), help, Accept=MANIFEST)

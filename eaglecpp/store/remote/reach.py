@@ -56,7 +56,7 @@ def require_allowed(host: str) -> None:
     allowed = _allowed.get()
     if allowed is not None and host.lower() not in (*_KNOWN, *allowed):
         raise HostRefusedError(
-            f"this server does not download from {host}; allow it: --allow-registry {host}"
+            f"this server may not download from {host}; allow it with --allow-registry {host}"
         )
 
 
@@ -172,7 +172,7 @@ class HttpSession(httpcore.SyncBackend):
             where = f"{host}, which is in a network of this machine ({addresses[0]})"
             if self._sender:
                 raise HostRefusedError(f"{self._sender} redirects to {where}; refused")
-            raise HostRefusedError(f"this server does not download from {where}; --allow-registry {host}")
+            raise HostRefusedError(f"this server may not download from {where}; use --allow-registry {host}")
         return chosen
 
 

@@ -93,9 +93,9 @@ def test_adapters_are_listed_and_no_request_sets_them_for_all(server: TestServer
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [({"lora": [{"id": 2, "scale": 1}]}, "no adapter 2: it has 2"),
+    [({"lora": [{"id": 2, "scale": 1}]}, "adapter 2; number of adapters: 2"),
      ({"lora": [{"id": -1, "scale": 1}]}, "no adapter -1"),
-     ({"lora": [{"id": 0, "scale": 1}], "model": "bare"}, "it has none"), ({"lora": [{"id": 0}]}, "lora"),
+     ({"lora": [{"id": 0, "scale": 1}], "model": "bare"}, "adapters: 0"), ({"lora": [{"id": 0}]}, "lora"),
      ({"lora": [{"id": 0, "scale": 1e9}]}, "lora"), ({"lora": "first.gguf"}, "lora"),
      ({"lora": [{"id": 0, "scale": 1}, {"id": 0, "scale": 0}]}, "listed twice")],
 )  # fmt: skip

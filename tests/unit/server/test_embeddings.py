@@ -55,9 +55,7 @@ def test_ollamas_truncation_and_errors(running: TestServer) -> None:
     body = {"model": "bert", "input": "the fox " * 200}
     assert running.call("/api/embed", body)["prompt_eval_count"] == 128
     assert running.call("/api/embed", body | {"options": {"num_ctx": 32}})["prompt_eval_count"] == 32
-    assert (
-        "tokens, but at most 128 fit" in running.call("/api/embed", body | {"truncate": False}, 400)["error"]
-    )
+    assert "but the context holds 128" in running.call("/api/embed", body | {"truncate": False}, 400)["error"]
     assert "not found" in running.call("/api/embed", {"model": "nobody", "input": "x"}, 404)["error"]
     assert "required" in running.call("/api/embed", {"input": "x"}, 400)["error"]
 

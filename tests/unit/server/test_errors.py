@@ -218,10 +218,10 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/v1/responses", {"reasoning": {"x": "y" * (1 << 20)}}, "reasoning"),
     ("/v1/responses", {"parallel_tool_calls": [0] * (1 << 19)}, "parallel_tool_calls"),
     *(("/v1/chat/completions", wrong, said) for wrong, said in (
-        ({"stop": ["x"] * 300_000}, f"stop: 300000 texts, at most {limits.STOP_STRINGS}"),
-        ({"stop": ["x" * 20_000]}, f"stop: 20000 characters in all, at most {limits.STOP_CHARS}"),
+        ({"stop": ["x"] * 300_000}, f"stop: expected at most {limits.STOP_STRINGS} texts, found 300000"),
+        ({"stop": ["x" * 20_000]}, f"at most {limits.STOP_CHARS} characters in all, found 20000"),
         ({"logit_bias": dict.fromkeys(map(str, range(20_000)), 1)}, f"at most {limits.LOGIT_BIASES} entries"),
-        ({"options": {"dry_sequence_breakers": ["x"] * 2000}}, f"2000 texts, at most {limits.DRY_BREAKERS}"),
+        ({"options": {"dry_sequence_breakers": ["x"] * 2000}}, f"at most {limits.DRY_BREAKERS} texts, found"),
         ({"options": {"dry_sequence_breakers": ["x" * 1000]}}, f"at most {limits.DRY_CHARS}"),
     )),
     ("/v1/embeddings", {"input": ["a"] * 300_000}, f"at most {limits.EMBEDDING_VALUES} values"),

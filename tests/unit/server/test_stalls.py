@@ -97,7 +97,7 @@ def test_all_renderings_of_a_request_share_one_time(monkeypatch: pytest.MonkeyPa
         shared.prompt(asked)
         n_once = len(rendered)
         monkeypatch.setattr("eaglecpp.chat.bounds.MAX_SECONDS", n_once + 2)
-        with pytest.raises(TemplateError, match="it takes longer than"):
+        with pytest.raises(TemplateError, match="the template runs longer than"):
             shared.prompt(replace(asked, messages=[question, answer] * 100 + [question]))
         assert len(rendered) <= 2 * n_once + 4
 
@@ -137,7 +137,7 @@ def test_an_answer_that_the_server_ends_is_an_error(
     engine = FAST | {"n_ctx": 8192}
     with TestServer(preload=MODEL, engine=engine, **config) as own, socket.socket() as client:
         ask_without_reading(own, client, n_tokens)
-        until(lambda: "tokens are unread" in caplog.text)
+        until(lambda: "chunks unread" in caplog.text)
         client.settimeout(20)
         text = b""
         while not text.endswith(b"0\r\n\r\n") and (part := client.recv(65536)):

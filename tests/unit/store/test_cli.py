@@ -69,7 +69,7 @@ def test_show_parts(run: Run, modelfile: Path, tiny: Tiny) -> None:
     run("create", "tiny")
     assert run("show", "tiny", "--system")[1] == "You are\ntiny.\nVery.\n"
     _, out, err = run("show", "tiny", "--template")
-    assert (out, "it overrides the one in the GGUF" in err) == ("[{{ .Prompt }}]\n", True)
+    assert (out, "it replaces the template in the GGUF" in err) == ("[{{ .Prompt }}]\n", True)
     assert run("show", "tiny", "--license")[1] == "MIT\n"
     assert run("show", "tiny", "--parameters")[1] == (
         f'{"min_p":<30} 0.5\n{"stop":<30} "<x> y"\n{"temperature":<30} 1\n{"top_k":<30} 5\n'
@@ -88,9 +88,9 @@ def test_show_overview(run: Run, modelfile: Path) -> None:
     assert (code, err) == (0, "")
     blocks = {block.split("\n")[0].strip(): block for block in out.strip("\n").split("\n\n")}
     assert [*blocks][:3] == ["Model", "Capabilities", "Draft"]
-    assert "Go template from the Modelfile's TEMPLATE: it overrides the one in the GGUF" in blocks["Template"]
+    assert "Modelfile's TEMPLATE: it replaces the template in the GGUF" in blocks["Template"]
     assert "    architecture        llama\n" in blocks["Model"]
-    assert "    features        R_2, R_4, R_5\n" in blocks["Draft"]
+    assert "    layers read     R_2, R_4, R_5\n" in blocks["Draft"]
     assert "    You are\n    tiny.\n    ..." in blocks["System"]
     value = json.loads(run("show", "tiny", "--json")[1])
     assert value["model_info"]["general.architecture"] == "llama"
@@ -112,7 +112,7 @@ def test_create_reads_standard_input_and_reports_errors_by_line(
     assert "old:2: parameter mirostat is deprecated and ignored" in err
     assert run("create", "b", "-f", "absent")[0] == 1
     for template, said in {
-        "a\n{{ .Prompt } }": "TEMPLATE, line 2: unexpected '}' in an action",
+        "a\n{{ .Prompt } }": "TEMPLATE, line 2: unexpected '}' inside an action",
         "{% for m in messages %}\n{{ m.x | no }}{% endfor %}": "TEMPLATE, line 2: No filter named 'no'.",
         "{{ .Promt }}": "TEMPLATE: there is no .Promt; did you mean .Prompt? (the TEMPLATE does not print "
         "the user's messages)",
@@ -134,7 +134,7 @@ def test_create_reads_standard_input_and_reports_errors_by_line(
         (["pull", "m", "--draft", "x", "--no-draft"], 2, "contradict"),
         (["pull", "Qwen/Qwen3-8B"], 1, "; for a repository on the Hub write hf.co/Qwen/Qwen3-8B"),
         (["pull", "m:cloud"], 2, "Ollama's cloud"),
-        (["pull", "~/m.gguf", "--draft", "auto"], 2, "found a path: '~/m.gguf'; `run` takes files"),
+        (["pull", "~/m.gguf", "--draft", "auto"], 2, "found a path: '~/m.gguf'. To run a file"),
     ],
 )
 def test_refusals_are_one_line_and_a_code(args: list[str], code: int, text: str, run: Run) -> None:
@@ -160,7 +160,7 @@ def test_rm_removes_all_or_none(run: Run, modelfile: Path, tiny: Tiny, ollama: O
     assert "in Ollama's store" in err and "ollama rm theirs" in err
     assert run("list", "tiny")[1].count("\n") == 2
     code, out, err = run("list")
-    assert "1 of them are in Ollama's store" in err
+    assert "1 of these models are in Ollama's store" in err
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["tiny:latest", "theirs:latest"]
     assert "Ollama's, " in run("show", "theirs")[1]
 

@@ -97,14 +97,14 @@ def test_an_unfitting_drafter_is_refused_and_not_stored(tiny: Tiny, stores: Stor
     with pytest.raises(MismatchError) as caught:
         make_model(stores, text)
     message = str(caught.value)
-    assert "hidden size: drafter 64, target 32" in message
-    assert "number of layers: drafter 8, target 5" in message
+    assert "hidden size: the drafter has 64, the target 32" in message
+    assert "number of layers: the drafter has 8, the target 5" in message
     assert "create --no-draft" in message
     assert stores.models() == []
     assert orphans(root) == []
     assert kinds(make_model(stores, text, use_draft=False)) == ["model"]
     text = f"FROM {tiny.other}\nDRAFT {tiny.checkpoint}\n"
-    with pytest.raises(MismatchError, match=r"hidden size 64, the target has 32.*create --no-draft"):
+    with pytest.raises(MismatchError, match=r"hidden size 64, but the target has 32.*create --no-draft"):
         make_model(stores, text)
 
 
@@ -164,7 +164,7 @@ def test_a_target_is_quantised_once(tiny: Tiny, stores: Stores, root: Path) -> N
     assert find_target("m").target.stat().st_size < tiny.target.stat().st_size / 2
     with pytest.raises(UnsupportedError, match="already Q8_0"):
         make_model(stores, "FROM m\n", "again", quantize="q4_0")
-    with pytest.raises(ValueError, match=r"unknown type 'q9'; expected one of .*Q4_K_M"):
+    with pytest.raises(ValueError, match=r"expected a type of .*Q4_K_M.*found 'q9'"):
         make_model(stores, f"FROM {tiny.target}\n", quantize="q9")
     assert store_problems(root) == []
     assert orphans(root) == []

@@ -96,7 +96,7 @@ def test_a_file_shorter_than_listed_ends_the_download(
     listed = len(CONTENT) + 1000
     partial_path(root, DIGEST).parent.mkdir(parents=True)
     partial_path(root, DIGEST).write_bytes(b"of an earlier try")
-    why = "as listed, the server has 7000" if announced else "gave up after 5 tries"
+    why = "as the server listed, found 7000" if announced else "gave up after 5 tries"
     with HttpSession() as session, pytest.raises(DownloadError, match=why):
         fetch(session, root, remote_of(hub.host, listed), steps.append)
     assert len(asked) == (2 if announced else 5)

@@ -58,7 +58,7 @@ def test_all_parts_of_a_model_are_read(ollama: OllamaModel, tiny: Tiny, home: Pa
     assert (resolved.modelfile.template, resolved.stored_template) == (None, "{{ .Prompt }}")
     assert [str(notice) for notice in resolved.modelfile.notices] == [
         "llama3.2:3b: unknown parameter 'novel'; ignored",
-        "llama3.2:3b: RENDERER qwen3 is built into Ollama; eaglecpp uses the model's chat template",
+        "llama3.2:3b: RENDERER qwen3 exists only in Ollama; eaglecpp uses the model's chat template",
     ]
     assert (resolved.modelfile.license, resolved.modelfile.renderer) == (("L1", "L2"), "qwen3")
 

@@ -235,7 +235,7 @@ def test_registry_refusals(registry: HubServer, stores: Stores, tiny: Tiny) -> N
     ):
         with pytest.raises(EagleError, match=message):
             fetch(stores, f"http://{registry.host}/{name}", insecure=True)
-    with pytest.raises(DownloadError, match="not encrypted; allow http with --insecure"):
+    with pytest.raises(DownloadError, match="http is not encrypted"):
         fetch(stores, f"http://{registry.host}/library/tiny:1b")
     assert registry.content_requests() == []
     registry.publish("library/tiny:1b", {"model": tiny.target.read_bytes()}, b"<html>")
