@@ -19,7 +19,7 @@ def report_text(report: ConvertReport) -> str:
     switches += [f"{n_drafts} drafts in one pass"] if n_drafts else []
     layers = counted(spec.n_layers, "layer")
     rows = [
-        ("recognised", f"{report.family} drafter, {layers}, width {spec.hidden_size}, as {spec.architecture}"),
+        ("recognised", f"{report.family}, {layers}, width {spec.hidden_size}, as {spec.architecture}"),
         ("switches", ", ".join(switches) or "none"),
         ("layers read", f"R_{', R_'.join(map(str, spec.aux_layers))} of {spec.target_block_count} layers, "
         f"width {spec.target_hidden_size} (ids: {spec.layer_ids_rule})"),
