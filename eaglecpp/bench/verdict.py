@@ -61,7 +61,7 @@ class Verdict:
 
     def __str__(self) -> str:
         if self.is_busy:
-            return "Not measured: other programs took the processor meanwhile. Close them and measure again."
+            return "Not measured, because other programs used the processor. Close them and measure again."
         return " ".join(filter(None, (self._on_drafting(), self._on_kernels())))
 
     def _on_drafting(self) -> str:

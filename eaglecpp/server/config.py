@@ -146,7 +146,7 @@ class ServerConfig(Checked):
         "memory for all models.  [default: 85 % of the free memory at startup]",
         kind="bytes",
         flags="--memory",
-        limit="unused models are unloaded; if too few, 503",
+        limit="unused models are unloaded; if that is too little, 503",
     )
     host_cache_bytes: int = declare(
         1_000_000_000,
@@ -161,7 +161,7 @@ class ServerConfig(Checked):
         "models in memory at a time; the least recently used one is unloaded first",
         low=1,
         flags="--max-models",
-        limit="unused models are unloaded; if too few, 503",
+        limit="unused models are unloaded; if that is too little, 503",
     )
     n_responses: int = declare(
         0,

@@ -121,7 +121,7 @@ def read_data(options: TrainOptions, listener: Listener) -> Corpus:
             with open_batch(options, n_ctx) as target:
                 report = write(target, out, *args, on_progress)
             listener.note(
-                f"{what}: {report.n_good} in {out.name}, {report.n_before} from earlier runs, "
+                f"{what}: {report.n_good} in {out.name} ({report.n_before} from earlier runs), "
                 f"{report.n_tokens} tokens written now"
             )
             for reason, n in report.dropped.items():

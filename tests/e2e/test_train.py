@@ -251,7 +251,7 @@ def test_without_data_the_target_writes_the_training_data(cli: Cli, models: Mode
     done = cli(*args, "--conversations", 10, "--sequences", 4, "--steps", 2, "--batch-tokens", 64)
     result = result_of(done)
     assert (result["steps"], Path(result["gguf"]).is_file()) == (2, True)
-    assert re.search(r"conversations: [1-9]\d* in conversations\.jsonl, 0 from earlier runs", done.stderr)
+    assert re.search(r"conversations: [1-9]\d* in conversations\.jsonl \(0 from earlier runs\)", done.stderr)
     assert len((out / "conversations.jsonl").read_text(encoding="utf-8").splitlines()) == 11
     record = json.loads((out / "config.json").read_text(encoding="utf-8"))["eaglecpp"]
     assert record["target"]["name"] == models.target.name

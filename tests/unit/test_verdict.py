@@ -148,4 +148,4 @@ def test_kernels_are_not_measured_while_other_programs_use_the_processor(
             pytest.skip("our kernels do not run on this processor")
         found = measure_verdict(engine, seconds=0)
         assert found.is_busy and engine.gains.kernels is None
-        assert str(found).startswith("Not measured: other programs took the processor")
+        assert str(found).startswith("Not measured, because other programs")

@@ -113,7 +113,7 @@ def test_fine_tunes_may_only_rename_control_tokens(tiny: Tiny, stores: Stores, t
     renamed = rename_token(tiny.target, tmp_path / "control.gguf", 2)
     assert kinds(make_model(stores, f"FROM {renamed}\nDRAFT {tiny.draft}\n")) == ["model", "draft"]
     renamed = rename_token(tiny.target, tmp_path / "normal.gguf", 300)
-    with pytest.raises(MismatchError, match="token 300: drafter"):
+    with pytest.raises(MismatchError, match="token 300: the drafter has"):
         make_model(stores, f"FROM {renamed}\nDRAFT {tiny.draft}\n")
 
 
