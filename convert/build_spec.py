@@ -134,7 +134,7 @@ def build_spec(
         _check_block(options)
         block = parse_block(config, shapes, sliding, vocab, gemma)
         if target.block_count in ids.ids:
-            block_note = "the last aux layer is read before the final norm; Hugging Face returns it after"
+            block_note = "the last layer is read before the norm; Hugging Face returns it after the norm"
     _check_activation(config, dialect)
     norm_output = readings["feed"] == "post" if "feed" in readings else flag(config, "norm_output")
     # The call is long, but it keeps each field next to its rule.

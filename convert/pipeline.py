@@ -252,7 +252,7 @@ def canonical_tensors(
             continue
         if canonical in sources:
             raise CheckpointError(
-                f"tensors {sources[canonical].name} and {name} have the same role; expected one"
+                f"tensors {sources[canonical].name} and {name} have the same role; remove one"
             )
         sources[canonical] = source
     if MASK_FEATURE in sources:  # the checkpoint has the shape [1, 1, n] or [1, n]

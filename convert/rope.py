@@ -171,7 +171,7 @@ def _check_same(parameters: Mapping[str, Any], scaling: Mapping[str, Any]) -> No
         if one[key] != other[key]:
             raise ConfigError(
                 f"config.json: rope_parameters and rope_scaling contradict each other: {key} is "
-                f"{shown(one[key])} and {shown(other[key])}; keep the one the drafter was trained with"
+                f"{shown(one[key])} and {shown(other[key])}; keep the value of the training"
             )
 
 

@@ -364,7 +364,7 @@ def _reasons(best: Measured, measured: Sequence[Measured], choices: Sequence[Cho
             reasons[choice.name] = "the only value that can be converted"
             continue
         other = max(others, key=lambda one: one.mean)
-        result = f"{best.mean:.2f} tokens in a row, {other.mean:.2f} with {other.readings[choice.name]}"
+        result = f"{best.mean:.2f} tokens in a row, but {other.mean:.2f} with {other.readings[choice.name]}"
         reasons[choice.name] = (
             f"measured: {result}" if best.leads(other) else f"default, measured as no worse: {result}"
         )

@@ -143,7 +143,7 @@ class BlockDialect(Dialect):
         if (folder / "mask_embedding.pt").exists():
             raise UnsupportedError(
                 f"{folder / 'mask_embedding.pt'}: block drafters with a separate mask vector (MiMo) are not "
-                "supported. Convert this one with llama.cpp's converter and --target-model-dir: eaglecpp "
+                "supported. Convert the drafter with llama.cpp's converter and --target-model-dir: eaglecpp "
                 "runs that GGUF, which has the vector in its embedding table"
             )
 

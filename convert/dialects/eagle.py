@@ -167,7 +167,7 @@ class EagleRepo(Dialect):
         return seen.has("midlayer.")
 
     def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
-        plain = ignored_theta(config, "its trainer for EAGLE-3 uses", ("default",))
+        plain = ignored_theta(config, "SafeAILab/EAGLE's trainer uses", ("default",))
         return plain or theta_of_scaled_rope(config)
 
 

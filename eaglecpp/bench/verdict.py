@@ -100,7 +100,7 @@ class Verdict:
 
     def _cost(self) -> str:
         longer = f"{self.row_cost:.1f} times as long as" if self.row_cost >= PAYS else "no longer than"
-        return f"checking {self.n_rows} tokens at once takes {longer} one on this machine"
+        return f"checking {self.n_rows} tokens at once takes {longer} one token on this machine"
 
     def _on_kernels(self) -> str:
         if self.kernels is None:

@@ -203,7 +203,7 @@ class ChatModel:
         marked = replace(taken, messages=[replace(head, content=_MARK), *others])
         if _MARK in self._rendered(template, marked, options).text:
             return taken, rendered
-        notice = "the chat template omits the system prompt here, so it is put before the first question"
+        notice = "the chat template omits this system prompt, so it is put before the first question"
         folded = replace(taken, messages=fold_system(taken.messages), notices=(*taken.notices, notice))
         return folded, self._rendered(template, folded, options)
 

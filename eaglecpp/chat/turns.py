@@ -63,7 +63,7 @@ def accepted(
     if not takes.late_system and any(turn.role == Role.SYSTEM for turn in turns[1:]):
         turns = fold_system(turns, first=1)
         notices.append(
-            "the chat template prints no later system messages; they are put before the messages after them"
+            "the chat template prints no later system messages; each is put before the next message"
         )
     if not takes.system and turns and turns[0].role == Role.SYSTEM:
         turns = fold_system(turns)

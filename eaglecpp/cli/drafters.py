@@ -59,7 +59,7 @@ def drafters(target: str | None, as_json: bool) -> None:
     if not rows and own is None:
         head = "use its own head (`--draft mtp`), " if facts is not None and facts.has_head else ""
         near = "" if facts is not None else Stores.open().near(target or "", n_listed=0)
-        way = f": {head}make one with `eaglecpp train`, or use `--draft text`"
+        way = f": {head}make a drafter with `eaglecpp train`, or use `--draft text`"
         note(f"{none}{near or way}")
         return
     if rows:

@@ -46,7 +46,7 @@ def learn(
     target, stock = files.target, files.draft
     if stock is None or stock == target:
         raise ModelNotFoundError(
-            f"model {model!r} has no drafter to train; give one with --draft, or make one with eaglecpp train"
+            f"model {model!r} has no drafter to train; use --draft, or make a drafter with eaglecpp train"
         )
     learning = Learning.of(target)
     if action == "forget":

@@ -126,7 +126,7 @@ def answer_format(text: str) -> dict[str, Any]:
         return {"response_format": {"type": "json_object"}}
     if not text.lstrip().startswith("{"):
         if not exists(Path(text)):
-            raise InvalidValueError(f"{text!r}: expected json, a JSON schema, or a file with one")
+            raise InvalidValueError(f"{text!r}: expected json, a JSON schema, or a schema file")
         text = decoded_text(text, read_input(text))
     resolve_grammar(json_schema=text)
     return {"json_schema": text}

@@ -85,7 +85,7 @@ class RunOptions(Served, Answering):
         None, "The prompt, instead of the argument PROMPT.", flags="-p --prompt", metavar="TEXT"
     )
     resume: bool = declare(
-        False, "Continue the last chat, or the one whose model or ID is given as MODEL.", flags="--continue"
+        False, "Continue the last chat, or the chat whose model or ID is given as MODEL.", flags="--continue"
     )
     system: str | None = declare(None, "System prompt.", flags="--system -sys --system-prompt")
     image: tuple[str, ...] = declare((), "Pictures for a model that reads images.", metavar="FILE,...")
@@ -99,7 +99,7 @@ class RunOptions(Served, Answering):
         None, "File with a chat template.", type=FILE_TEXT, metavar="FILE"
     )
     format: dict[str, Any] | None = declare(
-        None, "Form of the answer: json, a JSON schema, or a file with one.", type=FORMAT, metavar="F"
+        None, "Form of the answer: json, a JSON schema, or a schema file.", type=FORMAT, metavar="F"
     )
     think: str | None = declare(
         None, "Let the model think: true, false, or a level such as high.", metavar="[=LEVEL]"
@@ -287,7 +287,9 @@ def _last_chat(folder: ChatFolder, reference: str | None) -> SavedChat:
     saved = folder.latest(reference)
     if saved is None:
         which = "" if reference is None else f" with {reference}"
-        raise click.ClickException(f"there is no saved chat{which} to continue; start one without --continue")
+        raise click.ClickException(
+            f"there is no saved chat{which} to continue; to start a chat, remove --continue"
+        )
     return saved
 
 
@@ -315,7 +317,7 @@ def _question(words: tuple[str, ...]) -> str | None:
     question = b"\n\n".join(part for part in parts if part)
     if not question:
         raise click.UsageError(
-            "no prompt: give one as an argument or on standard input, or chat on a terminal"
+            "expected a prompt as an argument or on standard input, or a terminal for a chat"
         )
     text = question.decode("utf-8", "replace")
     if text.encode("utf-8") != question:

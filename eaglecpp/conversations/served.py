@@ -161,7 +161,7 @@ def _no_connection(address: str, error: Exception) -> ServerRefusedError:
         )
     if cause is not None:
         return ServerRefusedError(f"{address} does not use TLS: {cause}; try http:// instead")
-    return NoServerError(str(error) or "it does not answer")
+    return NoServerError(str(error) or "no answer came")
 
 
 def _lines(response: httpx.Response) -> Iterator[bytes]:

@@ -99,7 +99,7 @@ class Embedder:
                 drain()
         rows = rows[:, :dimensions]
         if not np.isfinite(rows).all():
-            raise EagleError("the model's vectors have NaN or infinity; its file may be damaged")
+            raise EagleError("the model's vectors have NaN or infinity; the model's file may be damaged")
         if normalize:
             rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
         parts: Sequence[NDArray[np.float32]] = list(rows)

@@ -157,7 +157,7 @@ class Slots:
         if not 0 <= number < len(self):
             raise InvalidValueError(f"slot {number}: expected 0 to {len(self) - 1}")
         if not self._slots[number].is_free:
-            raise EngineBusyError(f"slot {number} is generating; try again when it has ended")
+            raise EngineBusyError(f"slot {number} is generating; try again when its answer has ended")
         return self._slots[number]
 
     def n_held(self, prompt: list[int]) -> int:

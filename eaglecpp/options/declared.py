@@ -264,7 +264,7 @@ class SamplingOptions(Checked):
     )
     min_p: float = _sampling(
         0.05,
-        "drop tokens less likely than this fraction of the most likely one; 0 = off",
+        "drop tokens below this fraction of the highest probability; 0 = off",
         low=0,
         high=1,
         parameter=True,

@@ -96,7 +96,7 @@ class Body(msgspec.Struct, kw_only=True):
         options |= sampling or {}
         scales = None if self.lora is None else {adapter.id: adapter.scale for adapter in self.lora}
         if len(scales or ()) < len(self.lora or ()):
-            raise FieldError("lora", "an adapter is listed twice; send one scale for each")
+            raise FieldError("lora", "an adapter is listed twice; send one scale for each adapter")
         is_off = Strategy.is_off(self.draft)
         if isinstance(self.draft, str) and not is_off:
             raise FieldError("draft", f"expected true, false, off or none, found {cut(self.draft)!r}")

@@ -158,7 +158,7 @@ class ServerConfig(Checked):
     )
     n_models: int = declare(
         3,
-        "models in memory at a time; the least recently used one is unloaded first",
+        "models in memory at a time; the least recently used model is unloaded first",
         low=1,
         flags="--max-models",
         limit="unused models are unloaded; if that is too little, 503",

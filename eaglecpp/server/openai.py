@@ -75,7 +75,7 @@ class _Chat(_Body, kw_only=True):
         """Returns the body as a `ServedRequest`. Raises ApiError."""
         values = self.chat_template_kwargs
         if taken := ", ".join(values.keys() & _OF_PROMPTS):
-            raise FieldError("chat_template_kwargs", f"the server sets {taken}; remove it")
+            raise FieldError("chat_template_kwargs", f"remove {taken}: only the server may set this")
         think = bodies.read_effort(self.reasoning_effort, self.reasoning)
         wanted = (values.get(name) for name in ("enable_thinking", "thinking"))
         budgets = (

@@ -153,7 +153,7 @@ def check_fit(draft: Path, target: Facts) -> Facts:
     ]:
         raise MismatchError(
             f"the drafter {draft} was not made for the target {path}: {'; '.join(wrong)}; use a drafter for "
-            "exactly this model, or make one with `eaglecpp convert` or `eaglecpp train`"
+            "exactly this model, or make a drafter with `eaglecpp convert` or `eaglecpp train`"
         )
     return facts
 

@@ -133,7 +133,7 @@ class StoredModel:
             raise UnsupportedError(f"{self.name}: this is an MLX model (safetensors); {how}")
         if not self.manifest.of_kind("model"):
             what = "is a drafter, not a model to run" if self.is_drafter else "has no model layer"
-            raise UnsupportedError(f"{self.name} {what}; run its target, with this one as --draft")
+            raise UnsupportedError(f"{self.name} {what}; run its target with --draft {self.name}")
 
     def target_files(self) -> tuple[Path, ...]:
         """Returns the paths of the target's GGUF, or of the parts of a split GGUF in order. Raises

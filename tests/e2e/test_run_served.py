@@ -271,7 +271,7 @@ def test_a_named_server_answers_with_a_model_that_is_not_here(
     served = cli(*ASK, "--temp", "0", "--host", there)
     assert (served.returncode, served.stdout) == (0, alone), served.stderr
     for options, said in (
-        (("-c", "256"), "decides how to open it"),
+        (("-c", "256"), "decides how to open the model"),
         (("--json",), "need --no-server"),
         (("--host", "127.0.0.1:9"), "http://127.0.0.1:9 does not answer"),
     ):

@@ -129,7 +129,7 @@ def test_resume_continues_after_ctrl_c(
     assert stopped["reason"] == "stopped" and stopped["gguf"] is None and stopped["steps"] >= 5
 
     other = cli(*train_args(models, texts, out, "--steps", 10, "--resume", "--loss", "lk"))
-    assert other.returncode == 1 and "loss: the stored run has 'cross-entropy', this one 'lk'" in other.stderr
+    assert other.returncode == 1 and "run has 'cross-entropy', this run has 'lk'" in other.stderr
     steps = stopped["steps"] + 3
     resumed = result_of(cli(*train_args(models, texts, out, "--steps", steps, "--eval-steps", 5, "--resume")))
     assert resumed["steps"] == steps

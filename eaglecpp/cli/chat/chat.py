@@ -134,7 +134,9 @@ class Chat:
             return None
         if self.settings.think and completion.finish_reason != "cancelled" and not completion.thinking:
             name = self.model.source.label
-            self.screen.note(f"warning: {name} answered without thinking; its template may not support it")
+            self.screen.note(
+                f"warning: {name} answered without thinking; its template may not support thinking"
+            )
         self.model.notices += answer.notices
         if show_stats:
             self._report(completion, 1000 * (time.perf_counter() - started), getattr(answer, "load_ms", 0.0))
@@ -158,7 +160,8 @@ class Chat:
                     if not model.is_here:
                         raise
                     self._leave_server(
-                        f"{model.source.label} is opened in this process; {address} refused it: {error}"
+                        f"{model.source.label} is opened in this process; the server {address} refused: "
+                        f"{error}"
                     )
             answer = answer or begin(on_prefill=watch.on_prefill, **options)
         except KeyboardInterrupt:
@@ -257,9 +260,7 @@ class Chat:
             return
         if session.saved.id != saved.id:
             path = self.folder.path(session.saved)
-            self.screen.note(
-                f"note: another process continued this chat; from now on, this one is saved as {path}"
-            )
+            self.screen.note(f"note: another process continued this chat; this copy is now saved as {path}")
 
     def greet(self) -> None:
         """Prints the model and its drafter. If a chat is resumed, also prints the end of this chat."""

@@ -162,7 +162,7 @@ def _parameter(chat: Chat, rest: str) -> None:
         raise InvalidValueError(f"parameter {name} is deprecated")
     if name not in PARAMETERS:
         near = nearest(name, PARAMETERS)
-        hint = f"did you mean {near}?" if near else "/set parameter lists them"
+        hint = f"did you mean {near}?" if near else "/set parameter lists all"
         raise InvalidValueError(f"unknown parameter '{name}'; {hint}")
     value = parse_value(name, words[0])
     parameter = PARAMETERS[name]

@@ -228,4 +228,4 @@ class RunModel:
     def _check_here(self) -> None:
         if self._elsewhere:
             address = self._elsewhere[0]
-            raise UnsupportedError(f"the server {address} decides how to open it; use --no-server")
+            raise UnsupportedError(f"the server {address} decides how to open the model; use --no-server")

@@ -225,7 +225,7 @@ def _drafter(
     known, why = known_for(str(name), published.files[0][1].name, target)
     first, failed = fetch_first(stores, known, target, report=report)
     if first is None:
-        return None, (Notice(f"{failed or why}; make one with eaglecpp train"),)
+        return None, (Notice(f"{failed or why}; make a drafter with eaglecpp train"),)
     match, file = first
     return file, (Notice(f"{failed}; using {match.repo} instead"),) if failed else ()
 

@@ -70,7 +70,7 @@ def run(
     if no sequence is free, and the errors of generating; running tasks are then lost.
     """
     if not engine.n_free:
-        raise EngineBusyError("all conversations of this engine are open; close one")
+        raise EngineBusyError("all conversations of this engine are open; close a conversation")
     # With `reads_alone`, sequences that decode together are adjacent in the cache. llama.cpp needs adjacent
     # sequences to compute separate caches in one graph.
     scheduler = Scheduler(reads_alone=True, for_ms=0.0)

@@ -67,7 +67,7 @@ def write_entries(
     try:
         lock = FileLock(f"{out}.lock", mode=0o644).acquire(timeout=0)
     except Timeout:
-        raise DataError(f"{out}: another process is writing this file; wait for it") from None
+        raise DataError(f"{out}: another process is writing this file; wait until it ends") from None
     with lock:
         done, n_whole = _read(out, header, what, check)
         n_before, n_tokens = sum(not reason for reason in done.values()), 0

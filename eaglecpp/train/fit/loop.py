@@ -108,9 +108,9 @@ def load_state(path: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise TrainError(f"{path}: there is no training to resume; remove --resume to start one") from None
+        raise TrainError(f"{path}: there is no training to resume; remove --resume to start it") from None
     except (OSError, RuntimeError, EOFError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
-        raise TrainError(f"{path}: expected the state of a training, cannot read it: {error}") from error
+        raise TrainError(f"{path}: the state of the training cannot be read: {error}") from error
     if not isinstance(state, dict) or state.get("format") != _FORMAT:
         raise TrainError(
             f"{path}: expected the state of a training in format {_FORMAT}, found another format; start "

@@ -192,9 +192,7 @@ def from_target(target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed:
     # norm's weights reach 300 in channels in which Gemma's states are small. The norms of Llama and Qwen give
     # logits of about 3.
     state["head"] *= 3.0 / state["head"].norm(dim=1).mean()
-    return Start(
-        state, ("head: from the target, scaled", f"layers: random, none like {target.architecture}'s")
-    )
+    return Start(state, ("head: from the target, scaled", f"layers: random, unlike {target.architecture}'s"))
 
 
 def taken_over(start: Start, spec: DraftSpec, other: DraftCheckpoint, name: str, *, has_rows: bool) -> Start:

@@ -115,7 +115,7 @@ def test_a_state_is_only_resumed_by_the_same_run(tmp_path: Path) -> None:
     other = make_trainer(
         tmp_path, Duration(steps=4), Recorder(), facts={"data": "b"}, hyper=replace(HYPER, lr=0.1)
     )
-    with pytest.raises(MismatchError, match=r"data: the stored run has 'a', this one 'b'.*lr: "):
+    with pytest.raises(MismatchError, match=r"data: the stored run has 'a', this run has 'b'.*lr: "):
         other.resume()
 
 
@@ -125,7 +125,7 @@ def test_differing_settings_of_drafters_are_named_and_newer_ones_ignored(tmp_pat
 
     trainer(size=8, block={"rank": 64}).run()
     trainer(size=8, block={"rank": 64, "newer": 1.0}, newer=False).resume()
-    wrong = r"same run, but drafter.block.rank: the stored run has 64, this one 32\. "
+    wrong = r"same run, but drafter.block.rank: the stored run has 64, this run has 32\. "
     with pytest.raises(MismatchError, match=wrong):
         trainer(size=8, block={"rank": 32}).resume()
 
