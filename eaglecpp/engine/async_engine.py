@@ -232,9 +232,7 @@ class AsyncEngine:
         task = AsyncGeneration(request, watch, loop=asyncio.get_running_loop())
         with self._changed:
             if self._scheduler.broken is not None:
-                raise EngineBrokenError(
-                    f"the engine has failed: {self._scheduler.broken}; open the engine again"
-                )
+                raise EngineBrokenError(f"the engine has failed: {self._scheduler.broken}; reopen the engine")
             if self._closing != "no":
                 raise InvalidStateError("this engine is closing")
             if self.n_waiting + self.n_running >= self._n_queue + self.n_slots:
@@ -447,7 +445,7 @@ class AsyncEngine:
         """Ends generations with too many unread tokens."""
         unread = [task for task in self._scheduler.running if 0 < self._n_unread < task.n_unread]
         for task in unread:
-            _log.warning("a generation was cancelled: its reader left %d chunks unread", task.events.qsize())
+            _log.warning("a generation was cancelled: its reader left %d tokens unread", task.n_unread)
         return self._scheduler.end(unread, CancelledGenerationError())
 
     @property

@@ -385,7 +385,7 @@ async def test_a_broken_engine_fails_every_request(models: Models, monkeypatch: 
         with pytest.raises(EngineBrokenError):
             await engine.generate("ab", max_tokens=4)
         assert engine.broken is not None
-        with pytest.raises(EngineBrokenError, match="open the engine again"):
+        with pytest.raises(EngineBrokenError, match="reopen the engine"):
             engine.stream("ab")
 
 

@@ -137,7 +137,7 @@ def test_an_answer_that_the_server_ends_is_an_error(
     engine = FAST | {"n_ctx": 8192}
     with TestServer(preload=MODEL, engine=engine, **config) as own, socket.socket() as client:
         ask_without_reading(own, client, n_tokens)
-        until(lambda: "chunks unread" in caplog.text)
+        until(lambda: "tokens unread" in caplog.text)
         client.settimeout(20)
         text = b""
         while not text.endswith(b"0\r\n\r\n") and (part := client.recv(65536)):
