@@ -84,12 +84,12 @@ class Verdict:
         )
 
     def _prediction(self) -> str:
-        gives = f"with this drafter, that gives about {self.tokens:.1f} tokens"
+        gives = f"With this drafter, each check gives about {self.tokens:.1f} tokens"
         if self.pays:
             speed = f"about {self.speed:.1f} times the speed of target-only decoding"
-            return f"Drafting should pay here: {self._cost()}, and {gives}, {speed}."
+            return f"Drafting should pay here, with {speed}: {self._cost()}. {gives}."
         if self.speed >= 1.0:
-            return f"Drafting should make little difference here: {self._cost()}, and {gives}."
+            return f"Drafting should make little difference here: {self._cost()}. {gives}."
         return self._left_off("should")
 
     def _left_off(self, does: str) -> str:

@@ -128,7 +128,8 @@ class Projector:
             rows = np.frombuffer(reply["rows"], np.float32).reshape(-1, reply["width"])
             if len(rows) != chunk.n:
                 raise InvalidValueError(
-                    f"an image is damaged: its header's size gives {chunk.n} embeddings, found {len(rows)}"
+                    f"an image is damaged: the size in its header gives {chunk.n} embeddings, found "
+                    f"{len(rows)}"
                 )
             if not np.isfinite(rows).all():
                 raise InvalidValueError(f"{self.path} produces NaN or infinity for an image")
