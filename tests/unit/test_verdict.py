@@ -52,7 +52,7 @@ def report(rows: dict[int, float], tokens: dict[int, float], draft_ms: float = 1
         ),
         # Noise must not predict a speed-up above the tokens per round. In this case, a batch of four rows was
         # measured at half the time of one row.
-        ({1: 10.0, 4: 5.0}, {3: 2.3}, 0.0, {"n_rows": 4, "speed": 2.3}, ("takes no longer than one token on",)),
+        ({1: 10.0, 4: 5.0}, {3: 2.3}, 0.0, {"n_rows": 4, "speed": 2.3}, ("takes no longer than one token",)),
     ],
 )  # fmt: skip
 def test_the_best_chain_is_named_with_its_cost_and_the_break_even_point(
