@@ -64,4 +64,4 @@ def _unrotated_note(config: Mapping[str, Any]) -> str:
             "config.json: mla_use_nope is true, which is supported only for the architecture "
             f"Eagle3DeepseekV2ForCausalLM, found {shown(name)}"
         )
-    return "mla_use_nope is ignored: it describes the target, and all engines rotate the drafter's heads"
+    return "mla_use_nope is ignored: trainer and engines rotate the heads of this class anyway"
