@@ -192,7 +192,7 @@ FAMILIES = [
     Bad("latent gate", errors.UnsupportedError, "mla_use_output_gate: expected false", shape=LATENT,
         edit={"mla_use_output_gate": True}),
     Bad("latent without positions", errors.UnsupportedError,
-        "mla_use_nope is true.*found architecture 'Eagle3L",
+        "mla_use_nope is true.*found 'Eagle3L",
         shape=LATENT, edit={"mla_use_nope": True, "architectures": ["Eagle3LlamaForCausalLM"]}),
     Bad("latent linear rope", errors.UnsupportedError, "rope type 'linear': expected default or yarn",
         shape=LATENT, edit={"rope_scaling": {"type": "linear", "factor": 2.0}}),
