@@ -78,7 +78,7 @@ def test_eagle_1_has_its_own_file(
     assert found["fc.weight"].shape == (64, 128) and found["fc.bias"].shape == (64,)
     assert found["blk.0.attn_q.weight"].shape == (64, 64)
     assert not {"blk.0.attn_norm.weight", "blk.0.attn_norm_2.weight", "output_norm.weight"} & found.keys()
-    assert "written as eagle, which llama.cpp does not support" in " ".join(report.notes)
+    assert "written as eagle, which llama.cpp does not run" in " ".join(report.notes)
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_an_unmeasured_choice_is_reported(convert: Convert, tmp_path: Path) -> N
     (note,) = (
         n for n in convert(write_checkpoint(tmp_path / "in", "eagle", edit=THETA)).notes if "theta" in n
     )
-    assert "rope_theta: read as 500000; 10000 is possible" in note
+    assert "rope_theta: read as 500000, but 10000 is also possible" in note
     assert "--reading rope_theta=10000" in note
 
 

@@ -129,7 +129,7 @@ def test_latent_attention_is_reported(convert: Convert, tmp_path: Path) -> None:
             {"num_hidden_layers": 40},
             "is 40, but the tensors have 1 layers",
         ),
-        ("vllm", DraftShape(), {"sliding_window": 4096}, "sliding_window 4096 is not used"),
+        ("vllm", DraftShape(), {"sliding_window": 4096}, "no layer uses sliding_window 4096"),
         ("specforge", DraftShape(fc_norm=True, norm_output=True), {}, "SpecForge 0.2.0"),
         (
             "vllm",
