@@ -317,7 +317,7 @@ def _question(words: tuple[str, ...]) -> str | None:
     question = b"\n\n".join(part for part in parts if part)
     if not question:
         raise click.UsageError(
-            "expected a prompt as an argument or on standard input, or a terminal for a chat"
+            "no prompt: give it as an argument or on standard input, or chat on a terminal"
         )
     text = question.decode("utf-8", "replace")
     if text.encode("utf-8") != question:

@@ -41,7 +41,7 @@ def resolve_strategy(
         return Strategy("off"), "no drafter"
     if strategy.kind == "tree" and chains_only:
         return Strategy.parse(f"chain:{strategy.depth}"), f"instead of {strategy}: {chains_only}"
-    return strategy, "decided each round" if strategy.kind == "auto" else "requested"
+    return strategy, "decided each round" if strategy.kind == "auto" else "asked for"
 
 
 _MIN_DRAFT_MAX = 16

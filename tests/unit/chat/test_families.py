@@ -337,7 +337,7 @@ def test_a_system_prompt_that_is_printed_in_some_conversations_only_is_never_los
     plain, taken = chat.render([head, *QUESTION])
     assert "[INST]be brief\n\nlight?" in plain.text and not taken.notices
     late, taken = chat.render([head, *QUESTION, CALLED, *RESULTS], PromptOptions([LAMP, BELL]))
-    assert "be brief\n\nlight?" in late.text and "omits the system prompt" in taken.notices[-1]
+    assert "be brief\n\nlight?" in late.text and "omits this system prompt" in taken.notices[-1]
 
 
 @pytest.mark.parametrize(

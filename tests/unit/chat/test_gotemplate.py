@@ -143,5 +143,5 @@ def test_refusals(template: str, problem: str) -> None:
 def test_errors_name_line_and_remedy() -> None:
     with pytest.raises(TemplateError) as caught:
         Template.parse("a\n{{ if .X }}\n{{ Prompt }}{{ end }}")
-    assert str(caught.value).startswith('template: :3: function "Prompt" not defined (known: and, current')
+    assert str(caught.value).startswith('template: :3: function "Prompt" not defined (functions: and, ')
     assert str(caught.value).endswith("a field's name begins with a dot)")

@@ -123,7 +123,7 @@ MAPS = [
         add={"d2t": np.array([5, 4, *[4] * 158], np.int64)}, drop=("d2t", "t2d")),
     Bad("d2t out of range", errors.VocabMapError, "draft id 159 maps to target id 459, outside",
         add={"d2t": np.array([0] * 159 + [300], np.int64)}, drop=("d2t", "t2d")),
-    Bad("d2t all zero", errors.VocabMapError, "values are 0", add={"d2t": np.zeros(160, np.int64)}, drop=("d2t",
+    Bad("d2t zeros", errors.VocabMapError, "values are 0", add={"d2t": np.zeros(160, np.int64)}, drop=("d2t",
         "t2d")),
     Bad("d2t floats", errors.VocabMapError, "expected int64 or int32", add={"d2t": np.zeros(160, F32)},
         drop=("d2t",)),

@@ -57,7 +57,7 @@ def test_every_instruction_is_read() -> None:
         ("#eaglecpp: strategy chain:0", "pragma strategy: "),
         ("#eaglecpp: type_k q9_9", "pragma type_k: "),
         ("#eaglecpp: repeat_last_n x", "pragma repeat_last_n: invalid int value [x]"),
-        ("#eaglecpp: draft", "pragma draft: needs a value"),
+        ("#eaglecpp: draft", "pragma draft: expected a value"),
         ("#eaglecpp: wibble 3", "pragma wibble: unknown name"),
         ("#eaglecpp: chat_template zephyr", "pragma chat_template: expected one of"),
     ],
