@@ -129,7 +129,7 @@ def test_a_grammar_has_exactly_the_values_of_its_schema(
         ("3", "expected an object or true, found 3"),
         ({"$ref": "https://example.com"}, "not present in a registry"),
         ({"$ref": "#/$defs/none"}, "Pointer '/$defs/none' does not exist"),
-        ({"type": "string", "maxLength": 10**10}, "at most 1000000000 in maxLength, found 10000000000"),
+        ({"type": "string", "maxLength": 10**10}, "at most 1000000000 for maxLength, found 10000000000"),
         ({"type": "string", "pattern": "^" + "(" * 3000 + ")" * 3000 + "$"}, "regex parse error"),
         ({"enum": ["x" * (1 << 20)]}, "at most 1048576 bytes, found"),
         ({"anyOf": [HALF, HALF, HALF]}, f"at most {PATTERN_CHARS} characters in all patterns"),

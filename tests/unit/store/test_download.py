@@ -185,5 +185,5 @@ def test_a_redirect_stays_encrypted(
 def test_stored_manifests_and_configs_have_a_limit(ollama: OllamaModel, tiny: Tiny, stores: Stores) -> None:
     file = ollama("library/m/1", {"model": tiny.target.read_bytes()})
     file.write_bytes(file.read_bytes() + b" " * MAX_JSON)
-    with pytest.raises(StoreError, match=f"the maximum is {MAX_JSON}"):
+    with pytest.raises(StoreError, match=f"expected at most {MAX_JSON} bytes"):
         Stores.open().get(ModelName.parse("m:1"))

@@ -70,9 +70,9 @@ def test_a_pulled_model_opens_no_connection_and_raises_no_limit(pulled: str, sto
     check(pulled)
     said = [str(notice) for notice in find_target(pulled).modelfile.notices]
     for name, value in HARMFUL:
-        assert any(f"ignored: pragma {name} {value}: " in text for text in said), name
-    assert any("ignored: parameter num_ctx 9000000: using 32768" in text for text in said)
-    owner = "ignored: parameter num_thread 512: only this machine's owner may set it"
+        assert any(f"pragma {name} {value} is ignored: " in text for text in said), name
+    assert any("parameter num_ctx 9000000 is lowered to 32768" in text for text in said)
+    owner = "parameter num_thread 512 is ignored: only this machine's owner may set it"
     assert any(owner in text for text in said)
     assert all("not made here" in text for text in said if "ignored" in text)
     copy_model(stores, stores.get(ModelName.parse(pulled)), ModelName.parse("copy"))
