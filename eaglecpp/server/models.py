@@ -432,8 +432,8 @@ class Server:
             raise ApiError(
                 503,
                 f"model '{name}' needs about {human_bytes(n_bytes)}, but models may use only "
-                f"{human_bytes(self.n_bytes)} (--memory). Pinned models take {human_bytes(n_pinned_bytes)} "
-                f"of it; {len(pinned)} of --max-models {self.config.n_models} are pinned",
+                f"{human_bytes(self.n_bytes)} (--memory). Pinned models take {human_bytes(n_pinned_bytes)}. "
+                f"Number of pinned models: {len(pinned)} of --max-models {self.config.n_models}",
                 code="out_of_memory",
             )
 

@@ -224,7 +224,7 @@ REFUSED: list[tuple[str, Any, str]] = [
         ({"options": {"dry_sequence_breakers": ["x"] * 2000}}, f"at most {limits.DRY_BREAKERS} texts, found"),
         ({"options": {"dry_sequence_breakers": ["x" * 1000]}}, f"at most {limits.DRY_CHARS}"),
     )),
-    ("/v1/embeddings", {"input": ["a"] * 300_000}, f"at most {limits.EMBEDDING_VALUES} values"),
+    ("/v1/embeddings", {"input": ["a"] * 300_000}, f"for all is {limits.EMBEDDING_VALUES} values"),
     ("/api/chat", {"messages": [{"role": "user", "content": "x", "images": ["aa aa"]}]}, "base64"),
     ("/detokenize", {"tokens": [-1]}, "token id"),
     ("/apply-template", {}, "messages"),

@@ -92,7 +92,7 @@ def test_a_conversation_does_not_grow_beyond_the_limit_of_a_body(store_root: Pat
     with TestServer(n_responses=9, n_body=4_000, preload=MODEL) as server:
         reply = ask(server, [{"role": "user", "content": "x", "unread": "y" * 3_700}])
         refused = server.post("/v1/responses", body("x", previous_response_id=reply["id"]))
-        assert refused.status_code == 413 and "accepts 4000" in refused.json()["error"]["message"]
+        assert refused.status_code == 413 and "accepts at most 4000" in refused.json()["error"]["message"]
 
 
 def test_input_tokens_equal_those_of_the_answer(keeping: TestServer) -> None:

@@ -317,7 +317,7 @@ def test_slots_are_saved_if_there_is_a_folder(
         assert saved["timings"]["save_ms"] > 0
         assert saved["n_written"] == (folder / "mine.bin.eagle-slot").stat().st_size
         assert own.call(f"{slot}?action=erase", {})["n_erased"] == n_saved
-        assert "it is empty" in refused(own, f"{slot}?action=save", {"filename": "none.bin"})["message"]
+        assert "slot 0 is empty" in refused(own, f"{slot}?action=save", {"filename": "none.bin"})["message"]
         restored = own.call(f"{slot}?action=restore", {"filename": "mine.bin"})
         assert restored["n_restored"] == n_saved and restored["timings"]["restore_ms"] > 0
         again = whole(own, "/completion", {"prompt": "def main():" * 8})

@@ -104,7 +104,7 @@ def test_a_pinned_model_stays_loaded_for_any_request(server: TestServer) -> None
 def test_a_model_without_room_beside_pinned_ones_is_refused(tmp_path: Path) -> None:
     with serving(tmp_path, n_models=1) as own:
         refused = own.post("/api/generate", {"model": "plain", "prompt": "x"})
-        assert refused.status_code == 503 and "pinned 1 of --max-models 1" in refused.json()["error"]
+        assert refused.status_code == 503 and "pinned models: 1 of --max-models 1" in refused.json()["error"]
         assert say(own, "drafted")["response"]
 
 
