@@ -211,7 +211,7 @@ def test_the_memory_of_an_unpacked_image_is_bounded(open_engine: Callable[..., e
     with open_engine() as engine:
         assert engine.chat([ask("What is len?", image)], **GREEDY).text
         before = own_reader().memory_info().vms
-        with pytest.raises(InvalidValueError, match="an image unpacks to more than"):
+        with pytest.raises(InvalidValueError, match="pixels unpacks to more than"):
             engine.chat([ask("What?", bomb)], **GREEDY)
         assert own_reader().memory_info().vms == before
         if sys.platform == "linux" and not llama_supports_gpu_offload():

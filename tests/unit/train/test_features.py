@@ -115,7 +115,11 @@ def broken_target(directory: Path, tensor: str, value: float) -> Path:
 @pytest.mark.parametrize(
     ("tensor", "value", "says"),
     [
-        ("blk.2.ffn_norm.weight", np.nan, r"conversation 0: token 0: expected finite features.*layer id 4"),
+        (
+            "blk.2.ffn_norm.weight",
+            np.nan,
+            r"conversation 0: token 0: found NaN or Inf in the hidden states of layer 4",
+        ),
         ("output_norm.weight", np.inf, "conversation 0: token 0: expected finite logits"),
     ],
 )

@@ -143,7 +143,7 @@ def test_other_prompts_are_refused(engine: Engine, prompts: Path, tmp_path: Path
 def test_another_file_is_not_changed(engine: Engine, prompts: Path, tmp_path: Path, text: str) -> None:
     out = tmp_path / "a.jsonl"
     out.write_text(text, encoding="utf-8")
-    with pytest.raises(DataError, match="expected recorded answers"):
+    with pytest.raises(DataError, match="no recorded answers"):
         generate(engine, out, [prompts], SAMPLING)
     assert out.read_text() == text
 
