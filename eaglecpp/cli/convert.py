@@ -39,7 +39,7 @@ def _reading(text: str) -> tuple[str, str]:
 @option("--aux-layers", type=LAYERS, metavar="IDS",
         help="Target layers whose hidden states the drafter reads, such as 2,16,29.")  # fmt: skip
 @option("--reading", "readings", multiple=True, type=Parsed("reading", _reading), metavar="NAME=VALUE",
-        help="Set a fact that the checkpoint leaves open: layer_ids=boundary or post, feed=pre or post, "
+        help="Set what the checkpoint leaves open: layer_ids=boundary or post, feed=pre or post, "
         "rope_theta=NUMBER, rope_scaling=config or none, feature_norm=once or twice, head_norm=yes or no, "
         "slots=in-place or anchor-first, block_size=NUMBER, partial_rotary=ignored or applied, "
         "head=target or embeddings. Repeatable.")  # fmt: skip

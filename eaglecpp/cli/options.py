@@ -315,7 +315,7 @@ class Answering(Drafting):
 
 model_option = option(
     "-m", "--model", "model_named", metavar="MODEL", shell_complete=complete_model,
-    help="The model, instead of the argument MODEL.",
+    help="The model, instead of MODEL.",
 )  # fmt: skip
 """-m, as in llama.cpp; `only_model` checks that MODEL is not given as well."""
 hub_option = option(

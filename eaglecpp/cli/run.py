@@ -82,7 +82,7 @@ class RunOptions(Served, Answering):
     """Options that only `run` has, in addition to the common options."""
 
     prompt_named: str | None = declare(
-        None, "The prompt, instead of the argument PROMPT.", flags="-p --prompt", metavar="TEXT"
+        None, "The prompt, instead of PROMPT.", flags="-p --prompt", metavar="TEXT"
     )
     resume: bool = declare(
         False, "Continue the last chat, or the chat whose model or ID is given as MODEL.", flags="--continue"

@@ -128,7 +128,7 @@ class ModelOptions(Checked):
     )
     kernels: str = declare(
         "auto",
-        "eaglecpp's CPU kernels; auto = on if the CPU has AVX2 or NEON and the llama.cpp version matches",
+        "eaglecpp's CPU kernels; auto = on with AVX2 or NEON and the right llama.cpp version",
         choices=("auto", "off"),
     )
     n_sequences: int = declare(

@@ -85,8 +85,8 @@ class TrainOptions(Checked):
     )
     ttt_steps: int | None = declare(
         None,
-        "Steps of training-time test, or for a block drafter, positions to train.  [default: 3 on a CPU, 4 "
-        "on a GPU; for a block drafter, all]",
+        "Steps of training-time test, or positions of a block.  [default: 3 on a CPU, 4 on a GPU; all "
+        "positions]",
         kind=int,
         low=1,
         high=16,
@@ -94,7 +94,7 @@ class TrainOptions(Checked):
     later_every: int | None = declare(
         None,
         "Use every N-th position in the later steps of training-time test; for a block drafter, start a "
-        "block at one position in N.  [default: 2 on a CPU, 1 on a GPU; for a block drafter, 8]",
+        "block at one position in N.  [default: 2 on a CPU, 1 on a GPU; blocks 8]",
         kind=int,
         low=1,
     )
@@ -105,7 +105,7 @@ class TrainOptions(Checked):
     )
     loss_vocab: int | None = declare(
         None,
-        "Number of draft tokens that the loss considers; 0 = all.  [default: 4096 on a CPU, all on a GPU]",
+        "Draft tokens that the loss considers; 0 = all.  [default: 4096 on a CPU, all on a GPU]",
         kind=int,
         low=0,
     )
