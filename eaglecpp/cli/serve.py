@@ -35,7 +35,7 @@ from eaglecpp.server.config import ServerConfig, read_presets
 )
 @model_argument(is_needed=False)
 @option("--models", "models_file", type=click.Path(path_type=Path), metavar="FILE",
-        help="TOML file of the models to serve, with their drafters, contexts and memory settings.")  # fmt: skip
+        help="TOML file of the models to serve, with their drafters and memory settings.")  # fmt: skip
 @options_of(drafting=Drafting, config=ServerConfig)
 @spec_type_option
 @engine_options(ModelOptions, DraftOptions, taken=("--draft",), helps=AUTOMATIC_CONTEXT)
