@@ -12,14 +12,14 @@ constexpr std::array<const char *, n_reasons> reason_names = {
     "off", "room", "calibrating", "over_budget", "all_rejected", "pays", "fixed", "inexact", "no_match", "replay"};
 // Explains to users why a generation drafted nothing, by Decision::Reason.
 constexpr std::array<const char *, n_reasons> reason_texts = {"",
-                                                              ": no room for a draft",
+                                                              ": too few tokens are left to draft",
                                                               ": measuring a target-only step",
                                                               ": waiting before the next try",
                                                               "",
                                                               "",
                                                               "",
-                                                              ": no batch of several rows is exact here",
-                                                              ": no draft from the text is worth verifying",
+                                                              ": no batch of several rows is exact on this machine",
+                                                              ": a draft from the text would cost more than it gains",
                                                               ": running accepted tokens again"};
 
 std::string join(const std::vector<int32_t> & values) {
@@ -83,7 +83,7 @@ std::string PlanSummary::explain() const {
     if (n_rounds_ == 0) return "off";
     const int n = n_drafted();
     std::string rounds = strf("drafted in %d of %d rounds", n, n_rounds_);
-    if (n_probes_ > 0) rounds += strf(", and in %d only compared a draft with the text", n_probes_);
+    if (n_probes_ > 0) rounds += strf(", and in %d more without verifying the draft", n_probes_);
     if (!drafts()) return why_off(why_off_, best_speed_) + (n == 0 && n_probes_ == 0 ? "" : "; " + rounds);
     const std::string shape =
         n_chains_ >= n_trees_ ? strf("chain %.0f", n_nodes()) : strf("tree %.0f nodes, depth %.0f", n_nodes(), depth());

@@ -48,9 +48,9 @@ bool lost_by_fork() {
 void check_not_forked(const char * what) {
     if (!lost_by_fork()) return;
     fail(ErrorKind::unsupported,
-         "%s: this process was forked after llama.cpp had computed, so its helper threads and devices do not exist "
-         "here. Start the process with multiprocessing's 'spawn' or 'forkserver' method, or compute nothing before the "
-         "fork",
+         "%s: this process was forked after llama.cpp had computed, and llama.cpp's helper threads and devices exist "
+         "only in the parent. Start the process with multiprocessing's 'spawn' or 'forkserver' method, or fork before "
+         "llama.cpp computes",
          what);
 }
 

@@ -67,7 +67,7 @@ class LowlevelDrafter {
     // Returns the distributions of the next n_ahead + 1 tokens. The drafter must be parallel.
     ArrayOut commit_ahead(const ArrayIn<3> & hidden_states, const Tokens & tokens, int n_ahead) {
         fail_if(n_ahead > 0 && drafter_->spec().block.is_conditional(), ErrorKind::value,
-                "the drafts of this block depend on the previous tokens; call block() with these tokens");
+                "the drafts of this drafter depend on the previous tokens; call block() and pass these tokens");
         commit_with_output(hidden_states, tokens, n_ahead);
         return to_array(logits(1 + n_ahead), {1 + (size_t)n_ahead, (size_t)drafter_->spec().n_draft_vocab});
     }
@@ -133,8 +133,8 @@ class LowlevelDrafter {
 
     std::pair<ArrayOut, ArrayOut> kv(int layer) {
         const DraftSpec & s = drafter_->spec();
-        fail_if(layer < 0 || layer >= s.n_layer, ErrorKind::value, "expected a layer from 0 to %d, found %d", layer,
-                s.n_layer);
+        fail_if(layer < 0 || layer >= s.n_layer, ErrorKind::value, "kv: expected a layer from 0 to %d, found %d", layer,
+                s.n_layer - 1);
         const size_t n = (size_t)sequence_->n_rows();
         const auto read = [&](const ggml_tensor * t, int n_head_values) {
             const size_t n_row = (size_t)n_head_values * s.n_head_kv;
@@ -183,7 +183,7 @@ class LowlevelDrafter {
 
     void share_head(const ArrayIn<2> & head) {
         ggml_tensor * t = head_.make(drafter_->device().buft(), GGML_TYPE_F32, head.shape(1), head.shape(0));
-        if (!t) fail(ErrorKind::out_of_memory, "no room for the head");
+        if (!t) fail(ErrorKind::out_of_memory, "no room for the output head on the drafter's device");
         ggml_backend_tensor_set(t, head.data(), 0, ggml_nbytes(t));
         drafter_->share_head(t, t);
     }
@@ -204,7 +204,7 @@ class LowlevelDrafter {
     }
 
     void check_states() const {
-        if (drafter_->spec().is_block()) fail(ErrorKind::value, "a block drafter's rows read no states; call block()");
+        if (drafter_->spec().is_block()) fail(ErrorKind::value, "block drafters do not read states; call block()");
     }
 
     OwnMatrix head_;  // declared before the drafter, which uses this matrix

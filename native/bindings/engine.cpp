@@ -292,7 +292,7 @@ int begin(const EngineHandle & e, int id, const Tokens & prompt, const GenerateP
     std::unique_ptr<Sampler> sampler;
     if (holder) {
         fail_if(holder->engine != e.share() || !holder->sampler, ErrorKind::value,
-                "a sampler works for one generation of the engine that made it; make another one");
+                "this sampler was already used or belongs to another engine; make a new sampler for each generation");
         sampler = std::move(holder->sampler);
         holder->engine.reset();
     }

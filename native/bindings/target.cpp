@@ -62,7 +62,7 @@ class LowlevelTarget {
     std::vector<double> time_rows(const Tokens & prefix, const Tokens & tokens, int repeats) {
         const size_t n_max = (size_t)target_.options().n_draft_max + 1;
         fail_if(tokens.empty() || tokens.size() > n_max, ErrorKind::value,
-                "expected 1 to %zu rows (n_draft_max + 1), found %zu", n_max, tokens.size());
+                "time_rows: expected 1 to %zu tokens (n_draft_max + 1), found %zu", n_max, tokens.size());
         target_.vocab().check(tokens);
         GilRelease release;
         const Pos n_prefix = (Pos)prefix.size();
@@ -81,7 +81,7 @@ class LowlevelTarget {
             ms.push_back(now_ms() - start);
             if (!target_.cells().truncate(target_.cells().seqs(0), n_prefix) && n_prefix > 0) {
                 in_cache_.clear();
-                fail(ErrorKind::unsupported, "this target cannot roll back rows; measure their time without a prefix");
+                fail(ErrorKind::unsupported, "this target cannot roll back rows; call time_rows with an empty prefix");
             }
         }
         return ms;

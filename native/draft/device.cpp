@@ -49,7 +49,7 @@ uint8_t * DraftDevice::host_memory(ggml_backend_buffer_ptr & buffer, size_t n) c
     if (n_bytes_of(buffer) < n) {
         ggml_backend_buffer_type_t host = ggml_backend_dev_host_buffer_type(device_);
         buffer.reset(ggml_backend_buft_alloc_buffer(host ? host : ggml_backend_cpu_buffer_type(), n));
-        fail_if(!buffer, ErrorKind::out_of_memory, "no room for %zu bytes of host memory for the drafter's copies", n);
+        fail_if(!buffer, ErrorKind::out_of_memory, "not enough host memory to exchange %zu bytes with the device", n);
     }
     return (uint8_t *)ggml_backend_buffer_get_base(buffer.get());
 }
@@ -69,7 +69,7 @@ void DraftDevice::start(const DraftGraph & g) {
     if (status == GGML_STATUS_SUCCESS) return;
     wait();
     fail(status == GGML_STATUS_ALLOC_FAILED ? ErrorKind::out_of_memory : ErrorKind::broken,
-         "the drafter's graph failed on %s: %s", name().c_str(), ggml_status_to_string(status));
+         "the drafter's graph failed on device %s: %s", name().c_str(), ggml_status_to_string(status));
 }
 
 void DraftDevice::wait() {

@@ -67,8 +67,8 @@ DraftFile::DraftFile(const std::string & path) : gguf_(path) {
     spec_.arch = gguf_.str("general.architecture");
     spec_.fuses_embedding = spec_.arch == "eagle";
     fail_if(!reads_hidden_states(spec_.arch), ErrorKind::gguf,
-            "%s: general.architecture is '%s', expected a drafter ('eagle', 'eagle3', 'eagle31', 'dflash' or "
-            "'dflash_ex'); make one with `eaglecpp convert`",
+            "%s: key 'general.architecture' is '%s', expected a drafter ('eagle', 'eagle3', 'eagle31', 'dflash' or "
+            "'dflash_ex'); convert a drafter with `eaglecpp convert`",
             path.c_str(), spec_.arch.c_str());
     spec_.name = gguf_.find_str("general.name").value_or("");
     read_sizes();
@@ -82,8 +82,8 @@ DraftFile::DraftFile(const std::string & path) : gguf_(path) {
     tokens_ = gguf_.find_strs("tokenizer.ggml.tokens").value_or(std::vector<std::string>{});
     token_types_ = gguf_.find_ints("tokenizer.ggml.token_type").value_or(std::vector<int32_t>{});
     fail_if(!tokens_.empty() && (int)tokens_.size() != spec_.n_vocab, ErrorKind::gguf,
-            "%s: the tokenizer has %zu tokens, but the vocabulary size is %d", path.c_str(), tokens_.size(),
-            spec_.n_vocab);
+            "%s: the tokenizer has %zu tokens, but the vocabulary size is %d; convert the checkpoint again",
+            path.c_str(), tokens_.size(), spec_.n_vocab);
 }
 
 void DraftFile::read_sizes() {
@@ -112,7 +112,7 @@ void DraftFile::read_heads() {
     s.head_dim = size("{arch}.attention.key_length", n_width_max, s.n_embd / s.n_head);
     const int value_dim = size("{arch}.attention.value_length", n_width_max, s.head_dim);
     refuse_if(s.fuses_embedding && gguf_.has(key("{arch}.attention.kv_lora_rank")), "{arch}.attention.kv_lora_rank",
-              "latent attention is not supported in an EAGLE-1 or 2 drafter", ErrorKind::unsupported);
+              "latent attention is not supported in EAGLE-1 and EAGLE-2 drafters", ErrorKind::unsupported);
     if (s.arch == "eagle31" && gguf_.has(key("{arch}.attention.kv_lora_rank"))) read_latent();
     fail_if(value_dim != s.value_dim(), ErrorKind::unsupported,
             "%s: expected key and value heads of equal size, found %d and %d", path().c_str(), s.head_dim, value_dim);
@@ -134,13 +134,14 @@ void DraftFile::read_latent() {
     l.value_dim = size("{arch}.attention.value_length_mla", n_width_max);
     l.scale = positive("{arch}.attention.scale");
     const int64_t n_each = (int64_t)l.nope_dim + l.rope_dim + l.value_dim;
-    fail_if(s.n_head_kv != 1 || s.head_dim != l.kv_rank + l.rope_dim || l.nope_dim < 1 ||
-                s.n_head * n_each > 8 * n_width_max,
-            ErrorKind::gguf,
-            "%s: latent attention of rank %d with %d rotated values, %d kv heads, cached rows of %d and keys of %d: "
-            "expected 1 kv head, rows of %d and keys longer than their rotated part; convert the checkpoint again",
-            path().c_str(), l.kv_rank, l.rope_dim, s.n_head_kv, s.head_dim, l.nope_dim + l.rope_dim,
-            l.kv_rank + l.rope_dim);
+    fail_if(
+        s.n_head_kv != 1 || s.head_dim != l.kv_rank + l.rope_dim || l.nope_dim < 1 ||
+            s.n_head * n_each > 8 * n_width_max,
+        ErrorKind::gguf,
+        "%s: latent attention has rank %d, %d rotated values, %d kv heads, rows of %d and keys of %d values; expected "
+        "1 kv head, rows of %d values and keys longer than their rotated part; convert the checkpoint again",
+        path().c_str(), l.kv_rank, l.rope_dim, s.n_head_kv, s.head_dim, l.nope_dim + l.rope_dim,
+        l.kv_rank + l.rope_dim);
 }
 
 void DraftFile::read_rope() {
@@ -185,7 +186,7 @@ void DraftFile::read_switches() {
     s.norm_output = flag("{arch}.norm_output");
     if (s.arch == "eagle31") s.head_norm = flag("{arch}.head_norm", true);
     fail_if(s.norm_output && !s.head_norm, ErrorKind::gguf,
-            "%s: '%s' is false but '%s' is true; convert the checkpoint again", path().c_str(),
+            "%s: key '%s' is false, but key '%s' is true; convert the checkpoint again", path().c_str(),
             key("{arch}.head_norm").c_str(), key("{arch}.norm_output").c_str());
     s.logit_scale = gguf_.find_f32(key("{arch}.logit_scale")).value_or(1.0f);
     s.has_embedding = gguf_.find_tensor("token_embd.weight") != nullptr;
@@ -214,7 +215,7 @@ void DraftFile::read_switches() {
     s.n_draft_vocab = d2t ? (int)std::min<int64_t>(d2t->ne[0], n_vocab_max) : s.n_vocab;
     const int n_in_file = (int)gguf_.find_u32(key("{arch}.draft_vocab_size")).value_or(s.n_draft_vocab);
     refuse_if(n_in_file != s.n_draft_vocab, "{arch}.draft_vocab_size",
-              strf("it is %d, but the d2t table has %d entries", n_in_file, s.n_draft_vocab));
+              strf("the value is %d, but tensor 'd2t' has %d entries", n_in_file, s.n_draft_vocab));
 }
 
 // Reads the settings of a block drafter, with llama.cpp's keys, tensors and defaults (src/models/dflash.cpp).
@@ -243,15 +244,15 @@ void DraftFile::read_block() {
         b.selector_rank = size("{arch}.selector_rank", n_width_max);
         b.selector_top_k = size("{arch}.selector_top_k", 1024);
         refuse_if(b.markov_rank > 0 || b.anchor_first || b.selector_top_k > s.n_draft_vocab, "{arch}.selector_top_k",
-                  strf("expected a selector over up to %d tokens without sample_from_anchor and Markov head, found %d",
+                  strf("a selector excludes sample_from_anchor and Markov heads; expected up to %d tokens, found %d",
                        s.n_draft_vocab, b.selector_top_k));
     }
     if (gguf_.find_tensor(fill("blk.{i}.attn_conv_base", 0))) {
         b.n_taps = size("{arch}.conv_kernel_size", n_taps_max);
         b.n_group = size("{arch}.conv_group_size", s.n_embd);
         refuse_if(s.n_embd % b.n_group != 0 || b.n_taps > b.n_rows, "{arch}.conv_group_size",
-                  strf("groups of %d and %d taps do not match width %d and %d rows", b.n_group, b.n_taps, s.n_embd,
-                       b.n_rows));
+                  strf("group size %d and %d convolution taps do not match width %d and %d rows", b.n_group, b.n_taps,
+                       s.n_embd, b.n_rows));
     }
     s.ties_head = !s.has_head && s.has_embedding && s.n_draft_vocab == s.n_vocab && !flag("{arch}.target_head");
     s.has_head = s.has_head || s.ties_head;
@@ -287,12 +288,12 @@ void DraftFile::check_fused_embedding() const {
     const DraftSpec & s = spec_;
     if (!s.fuses_embedding) return;
     fail_if(s.n_embd != s.n_embd_target, ErrorKind::gguf,
-            "%s: key '%s' is %d and key '%s' is %d; an EAGLE-1 or 2 drafter must be as wide as its target",
+            "%s: key '%s' is %d and key '%s' is %d; both must be equal in an EAGLE-1 or EAGLE-2 drafter",
             path().c_str(), key("{arch}.embedding_length").c_str(), s.n_embd, key("{arch}.target_hidden_size").c_str(),
             s.n_embd_target);
     const int64_t id = (int64_t)s.n_layer_target + 1;
     refuse_if(s.n_aux() != 1 || (s.n_layer_target > 0 && s.target_layers[0] != id), "{arch}.target_layers",
-              strf("expected only id %lld, the target's state after its final norm", (long long)id));
+              strf("expected only layer id %lld, the output of the target's final norm", (long long)id));
 }
 
 void DraftFile::check_tensors() const {
@@ -342,8 +343,8 @@ void DraftFile::read_d2t() {
     }
     fail_if(t->type != GGML_TYPE_I64 || n < 1 || t->ne[0] != n || t->n_bytes != (uint64_t)n * sizeof(int64_t) ||
                 n > spec_.n_vocab,
-            ErrorKind::gguf, "%s: tensor 'd2t': expected up to %d i64 values, found %lld of type %s", path().c_str(),
-            spec_.n_vocab, (long long)t->ne[0], ggml_type_name(t->type));
+            ErrorKind::gguf, "%s: tensor 'd2t': expected up to %d i64 values, found %lld values of type %s",
+            path().c_str(), spec_.n_vocab, (long long)t->ne[0], ggml_type_name(t->type));
     std::vector<int64_t> ids(n);
     gguf_.read(*t, 0, ids.data(), t->n_bytes);
     std::set<int64_t> seen;

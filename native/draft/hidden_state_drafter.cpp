@@ -29,7 +29,7 @@ DrafterOptions checked(const DrafterOptions & options) {
     check_not_forked("the drafter cannot be loaded");
     fail_if(options.n_ctx < 1 || options.n_ctx > n_ctx_max || options.n_draft_rows_max < 1 ||
                 options.n_draft_rows_max > n_draft_rows_limit,
-            ErrorKind::value, "drafter: expected n_ctx from 1 to %d and draft rows from 1 to %d, found %d and %d",
+            ErrorKind::value, "drafter: expected n_ctx from 1 to %d and n_draft_rows_max from 1 to %d, found %d and %d",
             n_ctx_max, n_draft_rows_limit, options.n_ctx, options.n_draft_rows_max);
     DrafterOptions out = options;
     if (out.device && ggml_backend_dev_type(out.device) != GGML_BACKEND_DEVICE_TYPE_CPU) out.is_remote = true;
@@ -73,8 +73,8 @@ void HiddenStateDrafter::set_n_threads(int n_threads) {
 
 void HiddenStateDrafter::check_table(const char * what, int64_t n_embd, int64_t n_found, int n_rows) const {
     if (n_embd == spec_.n_embd && n_found == n_rows) return;
-    fail(ErrorKind::mismatch, "%s has no %s, and the target's is [%lld, %lld], expected [%d, %d]", path_.c_str(), what,
-         (long long)n_found, (long long)n_embd, n_rows, spec_.n_embd);
+    fail(ErrorKind::mismatch, "%s has no %s, and the target's has shape [%lld, %lld], expected [%d, %d]", path_.c_str(),
+         what, (long long)n_found, (long long)n_embd, n_rows, spec_.n_embd);
 }
 
 void HiddenStateDrafter::set_embedding(EmbeddingTable table) {
@@ -180,8 +180,9 @@ void HiddenStateDrafter::finish() {
     std::string missing;
     form_ = {options_.flash_attn && supports({true, 0}, missing), 0};
     if (!form_.flash_attn && !supports(form_, missing)) {
-        fail(ErrorKind::unsupported, "device '%s' does not implement %s for this drafter; use draft_device='cpu'",
-             device_name().c_str(), missing.c_str());
+        fail(ErrorKind::unsupported,
+             "device '%s' does not support %s, which this drafter needs; use draft_device='cpu'", device_name().c_str(),
+             missing.c_str());
     }
     if (!options_.is_remote) return;
     // If the device cannot pick tokens, whole rows are copied back to the host.

@@ -55,8 +55,8 @@ void HiddenStateSequence::commit(const HiddenStates & hidden_states, const Token
 
 void HiddenStateSequence::check_room(int n_rows) const {
     if (kv_->n_rows + n_rows <= kv_->n_ctx()) return;
-    fail(ErrorKind::context_full, "the drafter's cache holds %d rows, but %d are needed", kv_->n_ctx(),
-         kv_->n_rows + n_rows);
+    fail(ErrorKind::context_full, "the drafter's cache has room for %d rows, but the text needs %d; raise n_ctx",
+         kv_->n_ctx(), kv_->n_rows + n_rows);
 }
 
 void HiddenStateDrafter::run_commits(const std::vector<DraftRequest> & commits) {
@@ -145,9 +145,9 @@ DraftCall HiddenStateSequence::extend_call(const std::vector<DraftRow> & rows, s
     const int first = n_draft_rows();
     const DraftSpec & s = drafter_.spec();
     fail_if(drafter_.traits().is_parallel, ErrorKind::value,
-            "a parallel drafter gives all tokens with the commit and takes no draft rows");
-    fail_if(first + n > kv_->n_draft_rows_max(), ErrorKind::value, "the limit is %d draft rows in one round, found %d",
-            kv_->n_draft_rows_max(), first + n);
+            "a parallel drafter gives all draft tokens in the commit, so it cannot run draft rows");
+    fail_if(first + n > kv_->n_draft_rows_max(), ErrorKind::value,
+            "expected up to %d draft rows in one round, found %d", kv_->n_draft_rows_max(), first + n);
     DraftCall call{};
     call.seq = this;
     std::vector<int32_t> parents;
@@ -159,7 +159,7 @@ DraftCall HiddenStateSequence::extend_call(const std::vector<DraftRow> & rows, s
         // In a block, the draft position is the position after the row's own position.
         const int slot = call.pos.back() - kv_->n_rows + 1;
         fail_if(s.is_block() && slot >= outputs_.n_slots(), ErrorKind::value,
-                "this pass gave %d tokens, but a draft row asks for one more", outputs_.n_slots());
+                "the last commit gave %d draft tokens, but this draft row needs one more", outputs_.n_slots());
         call.feeds.push_back(s.is_block() ? slot : 1 + parent);
     }
     for (int i = 0; i < n; ++i) {

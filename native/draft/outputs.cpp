@@ -160,7 +160,7 @@ DraftOutputs::Picked DraftOutputs::behind(int slot, Token before) const {
 const float * DraftOutputs::logits(int i) {
     if (logits_.empty()) {
         fail_if(!logits_tensor_ || run_ != drafter_.n_runs(), ErrorKind::broken,
-                "the draft logits were overwritten by a later call; read them first");
+                "a later call has overwritten the draft logits; read them before this call");
         const size_t n_row = n_logits_ * sizeof(float);
         logits_.resize((n_ + step_logits_.size()) * n_logits_);
         ggml_backend_tensor_get(logits_tensor_, logits_.data(), first_ * n_row, n_ * n_row);

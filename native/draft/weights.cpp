@@ -12,8 +12,8 @@ namespace eaglecpp {
 EmbeddingTable::EmbeddingTable(std::vector<uint8_t> data, ggml_type type, int n_embd, int n_rows)
     : own_(std::move(data)), type_(type), n_embd_(n_embd), n_rows_(n_rows) {
     fail_if(!is_weight_type(type), ErrorKind::unsupported,
-            "the token embeddings have type %s, which ggml cannot dequantise; expected one like f16 or q8_0; convert "
-            "the model again",
+            "the token embeddings have type %s, which ggml cannot dequantise; convert the model again with a type such "
+            "as f16 or q8_0",
             ggml_type_name(type));
 }
 

@@ -47,11 +47,11 @@ void check_assistant(const GgufReader & assistant, const GgufReader & target) {
         const BlockKeys kept = keys_of(target, read);
         if (own.is_windowed == kept.is_windowed && own.n == kept.n && own.size == kept.size) continue;
         const auto shape = [](const BlockKeys & k) {
-            return strf("%d keys of %d%s", (int)k.n, (int)k.size, k.is_windowed ? " in a window" : "");
+            return strf("%d keys of size %d%s", (int)k.n, (int)k.size, k.is_windowed ? " with a sliding window" : "");
         };
         fail(ErrorKind::mismatch,
-             "%s cannot draft for %s: its block %d reads %s, the target's block %d keeps %s; use the assistant made "
-             "for this model",
+             "%s cannot draft for %s: block %d of the assistant reads %s, but block %d of the target stores %s; use "
+             "the assistant made for this target",
              assistant.path().c_str(), target.path().c_str(), i, shape(own).c_str(), read, shape(kept).c_str());
     }
 }

@@ -32,7 +32,7 @@ Sequence & Conversations::open() {
         }
         return open_.emplace(id, std::move(s)).first->second;
     }
-    fail(ErrorKind::value, "all conversations of this engine (%d) are open; close one or raise n_sequences", n_max);
+    fail(ErrorKind::value, "all %d conversations are open; close a conversation or raise n_sequences", n_max);
 }
 
 bool Conversations::does_any_generate(int id) const {

@@ -19,10 +19,10 @@ class Engine::Use {
     explicit Use(Engine & e) : e_(e) {
         check_not_forked("the engine cannot be used");
         fail_if(e.in_use_.exchange(true), ErrorKind::busy,
-                "the engine is in use by another thread; one thread at a time, or one engine each");
+                "the engine is in use by another thread; use one engine per thread");
         if (e.why_broken_.empty()) return;
         e.in_use_ = false;
-        fail(ErrorKind::broken, "an earlier failure left this engine unusable; open it again. It was: %s",
+        fail(ErrorKind::broken, "an earlier failure left this engine unusable (%s); open the engine again",
              e.why_broken_.c_str());
     }
     ~Use() { e_.in_use_ = false; }
@@ -73,7 +73,7 @@ static Exactness exactness_of(const std::string & text) {
     if (text == "on") return Exactness::on;
     if (text == "auto") return Exactness::automatic;
     if (text == "off") return Exactness::off;
-    fail(ErrorKind::value, "exact: '%s' is not one of auto, on, off", text.c_str());
+    fail(ErrorKind::value, "exact: expected auto, on or off, found '%s'", text.c_str());
 }
 
 static PlannerOptions planner_options(const Target & target) {
@@ -115,7 +115,7 @@ SavedSequence Engine::save(int id) {
     Use use(*this);
     const Sequence & s = conversations_.get(id);
     fail_if(!can_save() || s.is_active, ErrorKind::value, "conversation %d cannot be saved: %s", id,
-            s.is_active ? "it is generating" : "this target cannot save its rows bit by bit");
+            s.is_active ? "it is generating" : "llama.cpp cannot restore this target's rows exactly");
     return attempt([&] { return conversations_.save(s); }, [] {});
 }
 
@@ -183,11 +183,11 @@ std::vector<std::shared_ptr<const Image>> Engine::images_of(const Tokens & promp
         fail_if(t > image_token_first, ErrorKind::value, "prompt token %d is outside the vocabulary of %d tokens", t,
                 target().vocab().size());
         const std::shared_ptr<const Image> image = images_.find(t);
-        if (!image) fail(ErrorKind::value, "prompt token %d: its image is unknown or was evicted; add it again", t);
+        if (!image) fail(ErrorKind::value, "prompt token %d: the image is unknown or was evicted; add it again", t);
         const size_t end = i + image->n_rows;
         for (size_t at = i; at < end; ++at) {
             if (at + 1 < prompt.size() && prompt[at] == image->first - (Token)(at - i)) continue;
-            fail(ErrorKind::value, "prompt token %d: an image needs all of its %d rows, followed by text", t,
+            fail(ErrorKind::value, "prompt token %d: expected all %d rows of the image, followed by text", t,
                  image->n_rows);
         }
         fail_if(image->is_whole && image->n_rows > target().options().n_ubatch, ErrorKind::value,
@@ -205,7 +205,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
     if (std::count(late_error_.ids.begin(), late_error_.ids.end(), id) > 0) late_error_ = {};
     Sequence & s = conversations_.get(id);
     const int n_ctx = target().n_ctx();
-    if (prompt.empty()) fail(ErrorKind::value, "the prompt is empty: give at least one token (a BOS token will do)");
+    if (prompt.empty()) fail(ErrorKind::value, "the prompt is empty; pass at least one token, for example BOS");
     std::vector<ImageRows> image_rows;
     const std::vector<std::shared_ptr<const Image>> images = images_of(prompt, image_rows);
     fail_if((int)prompt.size() >= n_ctx, ErrorKind::context_full,
@@ -305,7 +305,7 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
         Sequence * s = &conversations_.get(id);
         if (!s->is_active) fail(ErrorKind::value, "sequence %d is not generating", id);
         fail_if(std::count(sequences.begin(), sequences.end(), s) > 0, ErrorKind::value,
-                "sequence %d is named twice in one step", id);
+                "sequence %d is listed twice in one step", id);
         s->rounds.clear();
         sequences.push_back(s);
     }
@@ -331,7 +331,7 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
 ExactRows Engine::measure_exact_rows(int id) {
     Use use(*this);
     fail_if(id < 0 ? !conversations_.empty() : conversations_.does_any_generate(id), ErrorKind::busy,
-            "exact rows can only be measured while no conversation generates; end the others first");
+            "exact rows cannot be measured while a conversation generates; end its generation first");
     if (id >= 0) {
         Sequence & s = conversations_.get(id);
         s.is_active = false;

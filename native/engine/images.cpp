@@ -33,7 +33,7 @@ Token Images::first_id(const std::string & key, int n_rows) {
     for (const auto & [first, name] : names_) {
         if (name.n_rows == n_rows && name.key == key) return first;
     }
-    fail_if(n_rows >= next_ - INT_MIN, ErrorKind::value, "this engine has used up its image ids; open it again");
+    fail_if(n_rows >= next_ - INT_MIN, ErrorKind::value, "this engine has no image ids left; open the engine again");
     names_[next_] = {key, n_rows};
     if (names_.size() > n_names_max) names_.erase(std::prev(names_.end()));  // the oldest image has the highest id
     return std::exchange(next_, next_ - n_rows);

@@ -111,8 +111,8 @@ void ModelDrafter::check_fit() const {
     const std::string expected = is_assistant() ? "gemma4" : arch, found = target_.model().arch();
     const int n_reads = model_->n_state(), n_target = target_.model().n_state();
     fail_if(is_head() && (found != expected || n_reads != n_target), ErrorKind::mismatch,
-            "%s cannot draft for %s: its heads read %d values of a '%s', the target is a '%s' with %d; use the heads "
-            "made for this model",
+            "%s cannot draft for %s: its heads read states of %d values from architecture '%s', but the target has "
+            "architecture '%s' and states of %d values; use the heads made for this target",
             path.c_str(), target_.options().path.c_str(), n_reads, expected.c_str(), found.c_str(), n_target);
     if (is_assistant()) check_assistant(GgufReader(path), GgufReader(target_.options().path));
     if (heads_ != Heads::in_model) check_vocabulary();

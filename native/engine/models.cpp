@@ -23,9 +23,9 @@ std::string token_differences(const Vocabulary & target, int n, const std::funct
         const char * ours = t < n ? text(t) : "";
         const char * theirs = t < target.size() ? llama_vocab_get_text(target.get(), t) : "";
         if (std::strcmp(ours, theirs) == 0 || n_differ++ > 0) continue;
-        first = strf("the first is %d: drafter '%s', target '%s'", t, ours, theirs);
+        first = strf("the first is token %d: drafter '%s', target '%s'", t, ours, theirs);
     }
-    return n_differ == 0 ? "" : strf("tokens that differ: %d, %s", n_differ, first.c_str());
+    return n_differ == 0 ? "" : strf("tokens differ (%d), %s", n_differ, first.c_str());
 }
 
 // Describes differences of normal tokens, on which the drafter was trained. Padding, control tokens and added tokens
@@ -53,7 +53,7 @@ static void check_fit(const DraftFile & draft, const Target & target) {
     if (s.n_layer_target > 0) differ("number of layers", s.n_layer_target, target.model().n_layer());
     const int32_t highest = *std::max_element(s.target_layers.begin(), s.target_layers.end());
     if (s.fuses_embedding) {
-        differ("layer id after the final norm", s.target_layers[0], target.model().n_layer() + 1);
+        differ("id of the final norm's output", s.target_layers[0], target.model().n_layer() + 1);
     } else if (highest > target.model().n_layer()) {
         wrong += strf("; layer id %d: the target has only %d layers", highest, target.model().n_layer());
     }
@@ -98,8 +98,8 @@ static std::unique_ptr<HiddenStateDrafter> load_drafter(const EngineOptions & op
     if (!s.has_embedding) {
         const ggml_tensor * table = target.model().embedding();
         fail_if(!table, ErrorKind::unsupported,
-                "%s has no token embedding, and the rows of the target's cannot be read in its memory; use "
-                "repack='off' or a drafter with its own embedding",
+                "%s has no token embedding, and the host cannot read the target's token embedding; use repack='off' or "
+                "a drafter with its own embedding",
                 options.draft_path.c_str());
         drafter->set_embedding(EmbeddingTable(table));
     }
@@ -128,8 +128,8 @@ static void place_drafter(const EngineOptions & options, Models & models) {
         return;
     }
     const char * name = ggml_backend_dev_name(d.device);
-    std::string why =
-        strf("the drafter runs on the CPU: with it, less than %.2f GB would be free on %s", n_margin / 1e9, name);
+    std::string why = strf("the drafter runs on the CPU, because with it less than %.2f GB would stay free on %s",
+                           n_margin / 1e9, name);
     try {
         models.drafter = load();
         size_t n_free = 0, n_total = 0;
@@ -138,9 +138,9 @@ static void place_drafter(const EngineOptions & options, Models & models) {
         models.drafter.reset();
     } catch (const Error & e) {
         if (e.kind != ErrorKind::out_of_memory) throw;
-        why = strf("the drafter runs on the CPU: there was no room on %s (%s)", name, e.what());
+        why = strf("the drafter runs on the CPU, because it does not fit on %s (%s)", name, e.what());
     }
-    models.why_placed = why + "; fewer layers of the target (-ngl), a shorter context or a smaller drafter make room";
+    models.why_placed = why + ". To make room, use fewer GPU layers (-ngl), a shorter context or a smaller drafter";
     log_line(LogLevel::warning, models.why_placed);
     d.device = nullptr;
     models.drafter = load();
@@ -150,23 +150,24 @@ static void place_drafter(const EngineOptions & options, Models & models) {
 static void warn_of_guesses(const EngineOptions & options, const DraftSpec & spec, const Target & target) {
     const std::string & path = options.draft_path;
     const std::string finds_out =
-        strf(" If few drafts are accepted, run `eaglecpp convert %s --target %s`, which finds out", path.c_str(),
-             options.path.c_str());
+        strf(" If few drafts are accepted, run `eaglecpp convert %s --target %s`, which tests both variants",
+             path.c_str(), options.path.c_str());
     const auto warn_if = [&](bool is_guessed, const std::string & what) {
         if (is_guessed) log_line(LogLevel::warning, path + what);
     };
     warn_if(!spec.block.says_slots,
-            " does not say whether its first draft comes from the anchor's position; as in llama.cpp, it is assumed "
-            "that it does not." +
+            " does not set sample_from_anchor, so the first draft is read from the position after the anchor, as in "
+            "llama.cpp." +
                 finds_out);
-    warn_if(!spec.block.says_window && options.draft_window == 0,
-            " does not say if its layers use a window, so they attend to the whole text. If few drafts are accepted in "
-            "long texts, set draft_window to the window of its training (512 for Laguna), or convert its checkpoint, "
-            "which has this value");
+    warn_if(
+        !spec.block.says_window && options.draft_window == 0,
+        " does not set a sliding window, so its layers attend to the whole text. If few drafts are accepted in long "
+        "texts, set draft_window to the window of its training (512 for Laguna), or convert its checkpoint, which "
+        "contains the window");
     const ggml_tensor * head = target.model().head();
     warn_if(spec.ties_head && head && !strcmp(head->name, "output.weight"),
-            " has embeddings and no output head; as in llama.cpp, its embeddings are used as its head. llama.cpp's "
-            "converter drops the head of DeepSpec's drafters." +
+            " has no output head, so its embeddings are used as the head, as in llama.cpp. llama.cpp's converter drops "
+            "the head of DeepSpec's drafters." +
                 finds_out);
 }
 
@@ -196,8 +197,8 @@ Models open_models(const EngineOptions & options) {
     }
     out.drafts_text = options.text_drafts == "on" || (options.text_drafts == "auto" && has_drafter);
     fail_if(heads != Heads::none && options.split_mode == "tensor", ErrorKind::unsupported,
-            "split_mode 'tensor': llama.cpp runs heads for further tokens and assistants on whole layers only; use "
-            "split_mode 'layer', or an EAGLE or block drafter");
+            "split_mode 'tensor': llama.cpp can run MTP heads and assistants only on whole layers; use split_mode "
+            "'layer', an EAGLE drafter or a block drafter");
     TargetOptions target_options = options;
     target_options.load_heads = heads == Heads::in_model;
     if (!has_drafter && !out.drafts_text) {

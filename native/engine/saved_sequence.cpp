@@ -67,8 +67,8 @@ void SavedSequence::check(const Tokens & known) {
     }
     fits = fits && n_needed == n;
     fail_if(!fits || h.checksum != checksum(), ErrorKind::value,
-            "a saved conversation is damaged or was saved by another version: expected version %u with a correct "
-            "checksum, found %zu other bytes; read the prompt again",
+            "a saved conversation is damaged or was saved by another version; expected version %u with a correct "
+            "checksum in its %zu bytes; send the prompt again",
             Header{}.version, bytes.size());
     const size_t n_known = std::min(known.size(), (size_t)h.n_tokens);
     std::copy_n(known.begin(), n_known, first_token());

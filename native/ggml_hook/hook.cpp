@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "ggml_hook/ggml_abi.h"
 #include "ggml_hook/hook_state.h"
@@ -169,7 +170,7 @@ Status install() {
     s.is_active = trial_succeeds();
     if (!s.is_active) {
         p.extra.undo(), p.get_proc_address.undo(), p.supports_buft.undo(), p.supports_op.undo();
-        s.why_not = "a trial product through ggml's backend failed";
+        s.why_not = "a trial multiplication through ggml's backend failed";
     }
     return s;
 }
@@ -209,9 +210,8 @@ static void warn_of_unknown_choice() {
     if (!ours.table || !wanted || !*wanted || std::strcmp(wanted, ours.table->name) == 0) return;
     std::string known;
     for (const KernelTable * t : usable_tables()) known += std::string(known.empty() ? "" : ", ") + t->name;
-    log_line(LogLevel::warning, std::string("EAGLECPP_KERNELS is '") + wanted +
-                                    "', expected one of the kernels for this processor (" + known +
-                                    "): " + ours.table->name + " is used");
+    log_line(LogLevel::warning, strf("EAGLECPP_KERNELS: expected kernels for this processor (%s), found '%s'; using %s",
+                                     known.c_str(), wanted, ours.table->name));
 }
 
 const Status & status() {
@@ -221,7 +221,7 @@ const Status & status() {
         if (found.is_active) {
             log_line(LogLevel::debug, "CPU kernels: " + found.table);
         } else if (found.is_possible) {
-            log_line(LogLevel::warning, "eaglecpp's CPU kernels are off, so ggml's slower ones run: " + found.why_not);
+            log_line(LogLevel::warning, "eaglecpp's CPU kernels are off, so ggml's kernels run: " + found.why_not);
         } else {
             log_line(LogLevel::debug, "CPU kernels off: " + found.why_not);
         }

@@ -88,7 +88,7 @@ void set_tensor(ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_
 // pointer.
 void get_tensor(ggml_backend_buffer_t, const ggml_tensor * t, void * data, size_t, size_t size) {
     std::memset(data, 0, size);
-    log_line(LogLevel::error, std::string(ggml_get_name(t)) + ": packed weights cannot be read back");
+    log_line(LogLevel::error, strf("tensor '%s': packed weights cannot be read back", ggml_get_name(t)));
 }
 
 ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {

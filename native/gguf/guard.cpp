@@ -47,12 +47,12 @@ bool can_unwind_to(const AbortGuard * guard) {
 void on_abort(const char * message) {
     if (innermost) {
         if (can_unwind_to(innermost)) {
-            throw Error(ErrorKind::broken, std::string("an internal assertion failed: ") + message +
+            throw Error(ErrorKind::broken, std::string("an internal assertion of llama.cpp failed: ") + message +
                                                "; open the engine again, and please report this with the model's name");
         }
         std::fprintf(stderr,
-                     "eaglecpp: ggml was compiled without unwind tables, so its assertions end the process; compile "
-                     "llama-cpp-python with CMAKE_ARGS=-DCMAKE_C_FLAGS=-funwind-tables\n");
+                     "eaglecpp: ggml was compiled without unwind tables, so a failed assertion ends the process; "
+                     "compile llama-cpp-python with CMAKE_ARGS=-DCMAKE_C_FLAGS=-funwind-tables\n");
     }
     if (previous) {
         previous(message);

@@ -66,11 +66,11 @@ void GgufReader::read_tensor_table() {
         const uint64_t start = gguf_get_tensor_offset(g, i);
         t.offset = data_offset + start;
         // The comparisons are written so that untrusted offsets cannot overflow.
-        fail_if(data_offset > file_size_ || start > file_size_ - data_offset || t.n_bytes > file_size_ - t.offset,
-                ErrorKind::gguf,
-                "%s: tensor '%s' ends at byte %llu, but the file has %llu bytes; it is truncated, download it again",
-                path_.c_str(), t.name.c_str(), (unsigned long long)(t.offset + t.n_bytes),
-                (unsigned long long)file_size_);
+        fail_if(
+            data_offset > file_size_ || start > file_size_ - data_offset || t.n_bytes > file_size_ - t.offset,
+            ErrorKind::gguf,
+            "%s: tensor '%s' ends at byte %llu, but the file has only %llu bytes; it is truncated, download it again",
+            path_.c_str(), t.name.c_str(), (unsigned long long)(t.offset + t.n_bytes), (unsigned long long)file_size_);
         by_name_[t.name] = tensors_.size();
         tensors_.push_back(std::move(t));
     }
@@ -168,8 +168,8 @@ std::optional<int64_t> GgufReader::find_of_layer(const std::string & key, int la
         all = *find_ints(key);
     }
     if (layer >= 0 && layer < (int)all.size()) return all[layer];
-    fail(ErrorKind::gguf, "%s: key '%s': expected values for %d or more layers, found %zu", path_.c_str(), key.c_str(),
-         layer + 1, all.size());
+    fail(ErrorKind::gguf, "%s: key '%s': expected values for %d or more layers, found %zu values", path_.c_str(),
+         key.c_str(), layer + 1, all.size());
 }
 
 template <typename T>

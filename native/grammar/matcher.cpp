@@ -86,8 +86,8 @@ GrammarMatcher::Matcher GrammarMatcher::make(const std::string & text) const {
     init.verbose_errors = false;
     Matcher out;
     const auto call = [&] { out.reset(llg_.new_matcher(&init, "lark", text.c_str())); };
-    fail_if(!run_on_stack(n_stack, call), ErrorKind::out_of_memory, "no stack of %zu MB to compile a grammar",
-            n_stack >> 20);
+    fail_if(!run_on_stack(n_stack, call), ErrorKind::out_of_memory,
+            "no room for a stack of %zu MB to compile a grammar", n_stack >> 20);
     return out;
 }
 

@@ -97,7 +97,7 @@ void Cells::move_down(int conversation) {
             for_each_id(range, [&](llama_seq_id id) { drop(id, from, to); });
         }
         fail_if(llama_state_seq_set_data(ctx_, rows.data(), rows.size(), own.first) != rows.size(), ErrorKind::broken,
-                "llama.cpp did not read back %zu bytes of its cache; open the engine again", rows.size());
+                "llama.cpp could not restore %zu bytes of its cache; open the engine again", rows.size());
         for (const SeqRange & range : owners) {
             for_each_id(range, [&](llama_seq_id id) { copy(own.first, id, from, to); });
         }

@@ -18,7 +18,7 @@ ggml_type type_by_name(const std::string & name) {
         const char * n = ggml_type_name((ggml_type)i);
         if (n && name == n) return (ggml_type)i;
     }
-    fail(ErrorKind::value, "expected a ggml type like f16, q8_0 or q4_0, found '%s'", name.c_str());
+    fail(ErrorKind::value, "cache type: expected a ggml type such as f16, q8_0 or q4_0, found '%s'", name.c_str());
 }
 
 void refuse_generating(const TargetModel & model) {
@@ -63,7 +63,7 @@ void Context::make(std::shared_ptr<const TargetModel> model, const llama_context
                 "%s: no room for a context of %u tokens%s; try a smaller n_ctx", model_->path().c_str(), params.n_ctx,
                 why.c_str());
         fail(ErrorKind::unsupported,
-             "%s: llama.cpp refused these options for this model (n_ctx %u, n_sequences %u, flash_attn %s, type_k %s, "
+             "%s: llama.cpp rejected these options for this model (n_ctx %u, n_sequences %u, flash_attn %s, type_k %s, "
              "type_v %s)%s",
              model_->path().c_str(), params.n_ctx, params.n_seq_max, llama_flash_attn_type_name(params.flash_attn_type),
              ggml_type_name(params.type_k), ggml_type_name(params.type_v), why.c_str());
@@ -101,14 +101,15 @@ void Context::decode(const llama_batch & rows, bool is_prompt) {
     const std::string why = trail.text();
     fail_if(rc == 1, ErrorKind::context_full,
             "the cache has no free cells for %d rows; raise n_ctx or close a conversation", rows.n_tokens);
-    fail_if(rc == -2, ErrorKind::out_of_memory, "the compute buffer for %d rows does not fit%s", rows.n_tokens,
+    fail_if(rc == -2, ErrorKind::out_of_memory, "no room for the compute buffer of %d rows%s", rows.n_tokens,
             why.c_str());
     fail(ErrorKind::broken, "llama_decode failed with code %d on %d rows%s", rc, rows.n_tokens, why.c_str());
 }
 
 // Raises an error after a failed decode. Without this check, llama.cpp would return the results of an earlier decode.
 void Context::check_results() const {
-    if (!has_results_) fail(ErrorKind::broken, "no logits or hidden states: the last decode failed, or none was run");
+    if (!has_results_)
+        fail(ErrorKind::broken, "no logits or hidden states, because the last decode failed or no decode has run");
 }
 
 const float * Context::logits(int row) const {

@@ -65,7 +65,7 @@ void Embedder::begin(std::vector<Tokens> texts) {
     size_t n_longest = 0, n_rows = 0;
     std::vector<size_t> first_rows;
     for (const Tokens & text : texts) {
-        if (text.empty()) fail(ErrorKind::value, "a text without tokens has no vector");
+        if (text.empty()) fail(ErrorKind::value, "a text without tokens cannot be embedded");
         vocab_.check(text);
         n_longest = std::max(n_longest, text.size());
         first_rows.push_back(n_rows);
@@ -91,8 +91,8 @@ void Embedder::check_memory(size_t n_tokens) const {
     const uint64_t n_free = available_memory();
     if (n_free == 0 || n_needed <= n_free / 2) return;
     fail(ErrorKind::out_of_memory,
-         "a text of %zu tokens needs %.1f GB with this model, and may use half of the %.1f GB that are free; lower "
-         "n_ctx to cut it",
+         "a text of %zu tokens needs %.1f GB with this model, but may use only half of the %.1f GB of free memory; "
+         "lower n_ctx to cut the text",
          n_tokens, n_needed / 1e9, n_free / 1e9);
 }
 
@@ -136,7 +136,7 @@ void Embedder::fill() {
 
 bool Embedder::step(int n_threads) {
     if (next_ >= texts_.size()) return false;
-    if (!context_.get()) fail(ErrorKind::broken, "these texts ended with an earlier error; call begin again");
+    if (!context_.get()) fail(ErrorKind::broken, "an earlier error ended these texts; call begin() again");
     fill();
     try {
         context_.set_n_threads(n_threads);

@@ -85,10 +85,9 @@ HiddenStates ExtractedLayers::read(llama_context * ctx) {
             continue;
         }
         const size_t n_found = rows_[i].size() / n_embd_;
-        fail_if(
-            n_found != (size_t)n_rows_, ErrorKind::unsupported,
-            "the target's graph computed %zu of %d rows of tensor '%s'; its architecture does not expose this layer",
-            n_found, n_rows_, names_[i].c_str());
+        fail_if(n_found != (size_t)n_rows_, ErrorKind::unsupported,
+                "the target's graph computed only %zu of %d rows of tensor '%s', so this layer cannot be extracted",
+                n_found, n_rows_, names_[i].c_str());
         out.layer.push_back(rows_[i].data());
     }
     return out;

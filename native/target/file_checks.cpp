@@ -32,7 +32,7 @@ const TensorInfo * ModelFiles::find_tensor(const std::string & name) const {
 }
 
 [[noreturn]] static void refuse(const GgufReader & file, const std::string & why) {
-    fail(ErrorKind::gguf, "%s: %s: convert the model again", file.path().c_str(), why.c_str());
+    fail(ErrorKind::gguf, "%s: %s; convert the model again", file.path().c_str(), why.c_str());
 }
 
 static bool ends_with(const std::string & text, const std::string & end) {
@@ -45,8 +45,8 @@ static void check_expert_numbers(const GgufReader & file, const TensorInfo & tab
     file.read(table, 0, numbers.data(), numbers.size() * sizeof(int32_t));
     for (const int32_t number : numbers) {
         if (number >= 0 && (uint32_t)number < n_experts) continue;
-        refuse(file,
-               strf("tensor '%s' names expert %d, but there are %u experts", table.name.c_str(), number, n_experts));
+        refuse(file, strf("tensor '%s' contains expert %d, but the model has %u experts", table.name.c_str(), number,
+                          n_experts));
     }
 }
 
@@ -94,7 +94,7 @@ static void check_companions(const ModelFiles & model, const std::string & arch,
 // function.
 static void check_type(const GgufReader & file, const TensorInfo & tensor) {
     if (is_weight_type(tensor.type)) return;
-    refuse(file, strf("tensor '%s' has type %s, which ggml cannot compute with; expected one like f16 or q8_0",
+    refuse(file, strf("tensor '%s' has type %s, which ggml cannot compute with; expected a type such as f16 or q8_0",
                       tensor.name.c_str(), ggml_type_name(tensor.type)));
 }
 
@@ -160,14 +160,14 @@ static void check_factors(const GgufReader & lora, const ModelFiles & target, co
     }
     const int64_t n_in = is_embedding ? a.ne[1] : a.ne[0], n_out = b.ne[1];
     const int64_t in_target = weight->ne[is_embedding], out_target = weight->ne[!is_embedding];
-    const std::string has = ", the target's has ";
+    const std::string has = ", but the target's tensor has ";
     if (n_in != in_target) refuse(a, strf("is for %lld inputs", (long long)n_in) + has + std::to_string(in_target));
     if (n_out != out_target)
         refuse(b, strf("is for %lld outputs", (long long)n_out) + has + std::to_string(out_target));
     if (is_embedding ? a.ne[0] != b.ne[0] : a.ne[1] != b.ne[0]) refuse(b, "has another rank than " + shape_of(a));
     for (const TensorInfo * factor : {&a, &b}) {
         if (factor->ne[2] != weight->ne[2] || factor->ne[3] != 1) {
-            refuse(*factor, "is for other experts than the target's " + shape_of(*weight));
+            refuse(*factor, "has other experts than the target's tensor " + shape_of(*weight));
         }
     }
 }
@@ -176,13 +176,13 @@ void check_lora(const GgufReader & lora, const ModelFiles & target) {
     const char * path = lora.path().c_str();
     const std::string kind = lora.find_str("general.type").value_or("model");
     fail_if(kind != "adapter" || lora.find_str("adapter.type").value_or("") != "lora", ErrorKind::mismatch,
-            "%s: expected a LoRA (general.type adapter), found a %s", path, kind.c_str());
+            "%s: expected a LoRA (general.type adapter, adapter.type lora), found general.type %s", path, kind.c_str());
     const std::string arch = lora.str("general.architecture"), expected = target.header().str("general.architecture");
     fail_if(arch != expected, ErrorKind::mismatch, "%s was made for architecture '%s', but the target %s is '%s'", path,
             arch.c_str(), target.header().path().c_str(), expected.c_str());
     const float alpha = lora.find_f32("adapter.lora.alpha").value_or(0.0f);
-    fail_if(!std::isfinite(alpha), ErrorKind::gguf, "%s: key 'adapter.lora.alpha' is %g, expected a number", path,
-            alpha);
+    fail_if(!std::isfinite(alpha), ErrorKind::gguf, "%s: key 'adapter.lora.alpha' is %g, expected a finite number",
+            path, alpha);
     for (const TensorInfo & t : lora.tensors()) {
         if (ends_with(t.name, "_norm.weight")) continue;  // llama.cpp ignores factors of norms
         const size_t dot = t.name.rfind('.');
@@ -201,7 +201,7 @@ void check_lora(const GgufReader & lora, const ModelFiles & target) {
 // layers have no attention.
 static void check_rotated(const GgufReader & file, const std::string & key, uint32_t n, uint32_t head_size) {
     if (head_size == 0 || (n > 0 && n % 2 == 0 && n <= head_size)) return;
-    refuse(file, strf("key '%s' is %u, expected an even number from 2 to the head's %u", key.c_str(), n, head_size));
+    refuse(file, strf("key '%s' is %u, expected an even number from 2 to the head size %u", key.c_str(), n, head_size));
 }
 
 // Checks the sections of a rotary embedding, which divide a position's angle between text, height, width and a fourth
@@ -220,7 +220,7 @@ static void check_sections(const GgufReader & file, const std::string & key) {
     for (const int32_t section : sections) {
         if (values) found += (found.empty() ? "" : ", ") + std::to_string(section);
     }
-    refuse(file, "key '" + key + "' is " + found + ", expected four sizes up to 65535, not all of the first three 0");
+    refuse(file, "key '" + key + "' is " + found + ", expected four sizes up to 65535, one of the first three above 0");
 }
 
 // Sizes of the cached keys and values of one attention layer.
@@ -265,7 +265,7 @@ static void check_key_length(const ModelFiles & files, const llama_model * model
         if (!t || n_kv == 0) continue;
         const uint32_t length = header.u32(key), window = header.find_u32(key + "_swa").value_or(length);
         if (t->ne[1] == n_kv * length || t->ne[1] == n_kv * window) continue;
-        refuse(header, strf("key '%s' is %u, but '%s' has keys of %lld values for %lld heads", key.c_str(), length,
+        refuse(header, strf("key '%s' is %u, but tensor '%s' has %lld values for %lld key heads", key.c_str(), length,
                             t->name.c_str(), (long long)t->ne[1], (long long)n_kv));
     }
 }

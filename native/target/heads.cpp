@@ -65,30 +65,29 @@ void check_heads(const TargetModel & model) {
     const std::string arch = model.arch();
     if (arch == arch_assistant) return;
     const int n_heads = llama_model_n_layer_nextn(model.get());
-    refuse_if(n_heads < 1, "the file has no heads for further tokens (MTP)");
+    refuse_if(n_heads < 1, "the file has no heads for multi-token prediction (MTP)");
     const auto rules = all_rules().find(arch);
-    refuse_if(rules == all_rules().end(), strf("heads for further tokens (MTP) of architecture '%s' are not supported "
-                                               "here; llama.cpp may run them (llama-server --spec-type draft-mtp)",
+    refuse_if(rules == all_rules().end(), strf("eaglecpp does not support MTP heads of architecture '%s'; llama.cpp "
+                                               "may run them (llama-server --spec-type draft-mtp)",
                                                arch.c_str()));
-    refuse_if(
-        n_heads > 1 && !rules->second.has_several,
-        strf("the file has %d heads for further tokens, but llama.cpp runs only one for '%s'", n_heads, arch.c_str()));
+    refuse_if(n_heads > 1 && !rules->second.has_several,
+              strf("the file has %d MTP heads, but llama.cpp runs only one head for architecture '%s'", n_heads,
+                   arch.c_str()));
     // For vision models of this architecture, an assertion on llama.cpp's worker threads would end the process.
     refuse_if(arch == "glm4moe" && llama_model_rope_type(model.get()) == LLAMA_ROPE_TYPE_MROPE,
-              "llama.cpp's heads of 'glm4moe' cannot rotate in several sections");
+              "llama.cpp cannot run the MTP heads of 'glm4moe' vision models");
     std::vector<const char *> needed = {"nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight"};
     needed.insert(needed.end(), rules->second.tensors.begin(), rules->second.tensors.end());
     for (int i = 0; i < n_heads; ++i) {
         for (const char * name : needed) {
             const std::string tensor = strf("blk.%d.%s", model.n_layer() + i, name);
-            refuse_if(model_tensors(model.get(), tensor.c_str()).empty(),
-                      "its head for further tokens has no " + tensor);
+            refuse_if(model_tensors(model.get(), tensor.c_str()).empty(), "its MTP head has no tensor " + tensor);
         }
     }
     const std::string key = model.meta(arch + ".attention.key_length");
     const std::string value = model.meta(arch + ".attention.value_length");
     refuse_if(rules->second.has_equal_sizes && key != value,
-              strf("its heads have keys of length %s and values of length %s; expected equal lengths", key.c_str(),
+              strf("its MTP heads have keys of length %s and values of length %s; expected equal lengths", key.c_str(),
                    value.c_str()));
 }
 

@@ -166,11 +166,10 @@ void check_parts(const llama_model * model, size_t n_devices) {
         const ggml_backend_meta_split_state split = llama().split_of(tensor, &data);
         const bool is_split = split.axis >= 0 && split.axis < GGML_MAX_DIMS;
         if (!is_split || !std::count(split.ne, split.ne + n_devices, 0)) continue;
-        fail(
-            ErrorKind::unsupported,
-            "split_mode 'tensor': a GPU would get no part of %s and compute NaN; use split_mode 'layer', fewer GPUs or "
-            "another tensor_split",
-            name.c_str());
+        fail(ErrorKind::unsupported,
+             "split_mode 'tensor': a GPU would get no part of tensor '%s' and compute NaN; use split_mode 'layer', "
+             "fewer GPUs or another tensor_split",
+             name.c_str());
     }
 }
 

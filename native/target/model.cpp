@@ -17,11 +17,10 @@ namespace eaglecpp {
 void TargetModel::check_servers() const {
     for (const LostServer & server : lost_rpc_servers()) {
         if (!servers_.count(server.relay)) continue;
-        fail(
-            ErrorKind::broken,
-            "RPC server %s was lost: %s. Its part of the model is gone: start the server and open the engine again, or "
-            "leave the server out",
-            server.endpoint.c_str(), server.why.c_str());
+        fail(ErrorKind::broken,
+             "RPC server %s was lost: %s. Its part of the model is missing. Start the server and open the engine "
+             "again, or open the engine without this server",
+             server.endpoint.c_str(), server.why.c_str());
     }
 }
 
@@ -65,7 +64,7 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
     const GgufReader & header = files.header();
     arch_ = header.str("general.architecture");
     fail_if(reads_hidden_states(arch_), ErrorKind::unsupported,
-            "%s is a drafter, not a target; pass the target first and this file as the draft", path_.c_str());
+            "%s is a drafter, not a target; pass it as the drafter of a target", path_.c_str());
     if (options.repack == "auto") {
         const AmxState amx = probe_amx();
         use_repack_ = !amx.claimed || amx.works;
@@ -152,7 +151,7 @@ void TargetModel::attach_lora(llama_context * ctx) const {
     auto adapters = lora_;
     auto scales = lora_scales_;
     fail_if(llama_set_adapters_lora(ctx, adapters.data(), adapters.size(), scales.data()) != 0, ErrorKind::unsupported,
-            "llama.cpp refused the LoRA adapters; open the engine without them");
+            "llama.cpp rejected the LoRA adapters; open the engine without them");
 }
 
 // Returns the text that `call` writes into a buffer, or "" if there is no text. `call` receives the buffer and its
@@ -230,7 +229,7 @@ static bool has_block_attention(const TargetModel & model) {
 }
 
 const char * TargetModel::chains_only() const {
-    if (has_state()) return "this target keeps a recurrent state, which cannot be verified as a tree";
+    if (has_state()) return "this target has a recurrent state, which cannot verify a tree";
     if (has_block_attention(*this)) {
         return "this target's sparse attention needs a single sequence id, but a tree has several";
     }
@@ -239,7 +238,7 @@ const char * TargetModel::chains_only() const {
 
 const char * TargetModel::never_exact() const {
     if (has_block_attention(*this)) {
-        return "this target's sparse attention gathers blocks for one row and masks them for several";
+        return "this target's sparse attention computes one row differently from several rows";
     }
     return "";
 }

@@ -17,7 +17,7 @@ static void check(bool ok, const char * name, double found, const char * expecte
 Sampler::Sampler(const SamplingParams & p, int n_vocab, const Vocabulary * vocab, int n_ctx) : n_vocab_(n_vocab) {
     check(n_vocab > 0, "n_vocab", n_vocab, "at least 1");
     fail_if(!vocab && (!p.grammar.empty() || p.dry_multiplier != 0.0f), ErrorKind::value,
-            "a grammar and DRY need a model, but this sampler has only a vocabulary size");
+            "grammars and DRY need a model's vocabulary, but this sampler has only a vocabulary size");
     fail_if(p.rng != "coupled" && p.rng != "llama", ErrorKind::value, "rng: expected coupled or llama, found '%s'",
             p.rng.c_str());
     check(std::isfinite(p.temperature), "temperature", p.temperature, "a finite number");
@@ -148,7 +148,7 @@ Token Sampler::choose(llama_token_data_array & all, const Noise & noise) {
     llama_sampler_apply(chain_.get(), &all);
     if (coupled_) return draw(all, noise);
     fail_if(all.selected < 0 || (size_t)all.selected >= all.size, ErrorKind::value,
-            "the samplers left no token to choose; check logit_bias");
+            "the samplers removed all tokens; check logit_bias");
     return all.data[all.selected].id;
 }
 
@@ -158,7 +158,7 @@ Token Sampler::draw(llama_token_data_array & all, const Noise & noise) {
     llama_sampler_apply(temperature_.get(), &all);
     NoisyBest best(noise);
     for (size_t i = 0; i < all.size; ++i) best.add(all.data[i].id, all.data[i].logit);
-    if (best.token() < 0) fail(ErrorKind::value, "the samplers left no token to choose; check logit_bias");
+    if (best.token() < 0) fail(ErrorKind::value, "the samplers removed all tokens; check logit_bias");
     return best.token();
 }
 

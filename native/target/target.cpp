@@ -84,8 +84,8 @@ Target::Target(TargetOptions options)
     if (options_.n_ctx <= 0) options_.n_ctx = n_ctx_train > 0 ? std::min(n_ctx_train, 4096) : 4096;
     const int64_t n_cells = options_.n_sequences * ((int64_t)options_.n_ctx + options_.n_draft_max + 1);
     fail_if(n_cells > n_cells_max, ErrorKind::value,
-            "n_sequences %d times n_ctx %d with n_draft_max %d: llama.cpp's cache would need %lld cells, but can have "
-            "only %lld; lower n_ctx or n_sequences",
+            "n_sequences %d, n_ctx %d and n_draft_max %d need %lld cells in llama.cpp's cache, but the limit is %lld; "
+            "lower n_ctx or n_sequences",
             options_.n_sequences, options_.n_ctx, options_.n_draft_max, (long long)n_cells, (long long)n_cells_max);
     options_.n_batch = std::max(1, std::min(options_.n_batch, options_.n_ctx));
     n_slice_ = options_.n_batch;
@@ -102,7 +102,7 @@ Target::Target(TargetOptions options)
         model_->supports_trees() ? std::min(options_.n_leaves_max, std::max(1, options_.n_draft_max)) : 1;
     choose_attention();
     fail_if(options_.separate_caches && options_.n_leaves_max > 1, ErrorKind::value,
-            "separate_caches: expected n_leaves_max 1, found %d, because the leaves of a tree share cells",
+            "separate_caches: the leaves of a tree need a shared cache; expected n_leaves_max 1, found %d",
             options_.n_leaves_max);
     set_cells();
 }
@@ -117,7 +117,7 @@ void Target::set_cells() {
                     std::max(options_.n_leaves_max, keeps_passed ? 2 : 1), shares_batches(), adds_in_order_,
                     model_->has_state(), copies_states_, n_window});
     fail_if((size_t)cells_.n_seqs() > llama_max_parallel_sequences(), ErrorKind::value,
-            "n_sequences %d needs %d sequence ids each, but llama.cpp allows %zu; lower n_sequences",
+            "n_sequences %d: a conversation needs %d sequence ids, llama.cpp allows %zu; lower n_sequences",
             options_.n_sequences, cells_.n_ids(), llama_max_parallel_sequences());
 }
 
@@ -185,14 +185,14 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
     }
     for (const ggml_tensor * table : model_tensors(model_->get(), "position_embd.weight")) {
         if (options_.n_ctx <= table->ne[1]) continue;
-        fail(ErrorKind::value, "%s: n_ctx is %d, but this model's table has %lld positions; lower n_ctx",
+        fail(ErrorKind::value, "%s: n_ctx is %d, but this model has only %lld positions; lower n_ctx",
              options_.path.c_str(), options_.n_ctx, (long long)table->ne[1]);
     }
     // Whether llama.cpp keeps past states of this architecture is known only after the context is open.
     if (model_->has_state() && options_.n_draft_max > 0 && llama_n_rs_seq(context()) == 0) {
         fail_if(options_.separate_caches, ErrorKind::unsupported,
-                "%s: separate_caches: llama.cpp cannot roll back rejected drafts in the state of this architecture "
-                "('%s'), and copies of the state need a unified cache; open it without separate_caches or drafts",
+                "%s: drafts for architecture '%s' are not possible with separate_caches, because they need copies of "
+                "the recurrent state in a unified cache; open the model without separate_caches or without drafts",
                 options_.path.c_str(), model_->arch().c_str());
         copies_states_ = true;
         set_cells();

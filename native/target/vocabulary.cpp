@@ -169,7 +169,7 @@ static void on_stack_for(const std::string & text, const std::function<void()> &
             "the text has %zu bytes without a line break; the limit is %zu bytes", n_run,
             n_stack_max / n_stack_per_char / 2);
     fail_if(!run_on_stack(n_stack_default + n_stack, [&] { guarded(f); }), ErrorKind::out_of_memory,
-            "no stack of %zu MB for tokenising a text with %zu bytes without a line break", n_stack / 1000000, n_run);
+            "no room for a stack of %zu MB to tokenise %zu bytes without a line break", n_stack / 1000000, n_run);
 }
 
 static Tokens tokens_of(const llama_vocab * vocab, const std::string & text, bool add_special, bool parse_special) {

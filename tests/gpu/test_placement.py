@@ -121,7 +121,7 @@ with Engine.open(sys.argv[1], sys.argv[2], n_ctx=512, n_threads=1, planner_cache
 
 @pytest.mark.parametrize(
     ("room", "expected"),
-    [(64 << 20, "less than 0.27 GB would be free"), (100 << 10, "there was no room on Counting0")],
+    [(64 << 20, "less than 0.27 GB would stay free"), (100 << 10, "it does not fit on Counting0")],
     ids=["no margin", "no room"],
 )
 def test_a_drafter_without_room_runs_on_the_cpu(
@@ -211,7 +211,7 @@ def test_unsupported_splits_are_refused_with_the_reason(
             make_with_head(tmp_path, "glm4moe"),
             "mtp",
             "tensor",
-            "on whole layers only; use split_mode 'layer'",
+            "only on whole layers; use split_mode 'layer'",
         ),
         # The 128 rows of `ffn_up` are a single part in this Gemma 4. Without the check, the model answered
         # with token 0.

@@ -89,7 +89,7 @@ def test_a_lost_server_is_one_error_and_no_crash(it: ConvertedPair, servers: tup
     lines = run(PROGRAM, it.pair.target.gguf, it.draft).splitlines()
     assert "RPC0" in lines[0] and "RPC1" in lines[0]
     assert "RPC server 127.0.0.1:" in lines[1] and "was lost: " in lines[1]
-    assert "start the server and open the engine again" in lines[1]
+    assert "Start the server and open the engine again" in lines[1]
     assert lines[-1] == "lived on"
 
 

@@ -405,7 +405,7 @@ def test_requests_that_a_one_pass_drafter_cannot_serve_are_refused(make: Make) -
             lambda: native.block(features, tokens, [1] * 9, 4),
             "expected 0 to 4 masked rows after a commit, found 9",
         ),
-        (lambda: native.commit(features, tokens), "read no states"),
+        (lambda: native.commit(features, tokens), "do not read states"),
         (lambda: native.commit_ahead(features, tokens, 2), "depend on the previous tokens"),
     ):
         with pytest.raises(ValueError, match=text):
@@ -415,5 +415,5 @@ def test_requests_that_a_one_pass_drafter_cannot_serve_are_refused(make: Make) -
     with pytest.raises(ValueError, match="expected 0 to 128 masked rows after a commit, found 200"):
         native.commit_ahead(features, tokens, 200)
     native.commit(features, tokens)
-    with pytest.raises(ValueError, match="gives all tokens with the commit"):
+    with pytest.raises(ValueError, match="gives all draft tokens in the commit"):
         native.extend(np.zeros((1, PARALLEL.n_embd), np.float32), [1], [-1])

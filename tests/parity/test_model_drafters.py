@@ -183,14 +183,14 @@ def test_a_vocabulary_with_one_other_token_is_refused(small: Family, tmp_path: P
     other = rename_token(small.draft, tmp_path / "other.gguf", 300)
     with pytest.raises(MismatchError) as raised:
         eaglecpp.Engine.open(small.target, draft=other, **OPTIONS)
-    for part in (str(other), str(small.target), "tokens that differ: 1", "the first is 300", "vocabulary"):
+    for part in (str(other), str(small.target), "tokens differ (1)", "the first is token 300", "vocabulary"):
         assert part in str(raised.value)
 
 
 def test_a_target_without_heads_is_refused(small: Family, tmp_path: Path) -> None:
     mixture = make_latent(tmp_path).target
     for target, draft in ((small.target, small.target), (mixture, "mtp")):
-        match = rf"{target.name}: .*no heads for further tokens \(MTP\)"
+        match = rf"{target.name}: .*no heads for multi-token prediction \(MTP\)"
         with pytest.raises(UnsupportedError, match=match):
             eaglecpp.Engine.open(target, draft=draft, **OPTIONS)
 
@@ -220,9 +220,7 @@ def test_heads_of_another_model_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sizes", [{"n_kv_heads": 1}, {"n_kv_heads": 4}, {"head_dim": 16}, {"head_dim": 64}])
 def test_an_assistant_for_other_keys_is_refused(tmp_path: Path, sizes: dict[str, int]) -> None:
     target, assistant = make_with_assistant(tmp_path, **sizes)
-    with pytest.raises(
-        MismatchError, match=r"its block 0 reads . keys of .. in a window, the target.s block 6"
-    ):
+    with pytest.raises(MismatchError, match=r"block 0 of the assistant reads . keys of size.* block 6"):
         eaglecpp.Engine.open(target, draft=assistant, **OPTIONS)
 
 
@@ -231,5 +229,5 @@ def test_a_head_of_a_vision_model_is_refused(tmp_path: Path) -> None:
     end the process on a worker thread.
     """
     target = make_with_head(tmp_path, "glm4moe", sections=(4, 6, 6, 0))
-    with pytest.raises(UnsupportedError, match="cannot rotate in several sections"):
+    with pytest.raises(UnsupportedError, match="cannot run the MTP heads"):
         eaglecpp.Engine.open(target, draft="mtp", **{**OPTIONS, "n_threads": 2})

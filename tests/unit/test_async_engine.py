@@ -304,7 +304,7 @@ async def test_a_request_whose_sampler_fails_ends_alone(strategy: str, models: M
             ({"grammar": f"root ::= [a-c]{{3}} wide{WIDE}"}, GrammarError, "items; max is 1000"),
             ({"grammar": f"root ::= wide{WIDE}"}, GrammarError, "items; max is 1000"),
             ({"grammar": "root ::= ("}, GrammarError, "grammar"),
-            ({"logit_bias": every}, ValueError, "left no token"),
+            ({"logit_bias": every}, ValueError, "removed all tokens"),
         ):
             victim = engine.stream(PROMPTS[0], **options)
             await anext(victim)

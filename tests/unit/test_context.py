@@ -158,7 +158,7 @@ def test_a_context_beyond_a_table_of_positions_is_refused(tmp_path: Path) -> Non
     path = write_gpt2(tmp_path / "m.gguf", n_ctx=32)
     with Engine.open(path, n_ctx=32) as engine:
         assert engine.generate("ab", max_tokens=40, ignore_eos=True).finish_reason == "length"
-    with pytest.raises(InvalidValueError, match=r"n_ctx is 33, but this model's table has 32 positions"):
+    with pytest.raises(InvalidValueError, match=r"n_ctx is 33, but this model has only 32 positions"):
         Engine.open(path, n_ctx=33)
 
 

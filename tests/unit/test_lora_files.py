@@ -53,9 +53,9 @@ def refused(lora: Path, target: Path, kind: type[EagleError], text: str) -> None
         (lambda factors: factors.pop(f"{DOWN}.lora_a"), GgufError, "lora_b' has no matching 'lora_a'"),
         (added("blk.0.other"), GgufError, "'blk.0.other': expected names that end in .lora_a or .lora_b"),
         (reshaped("lora_a", 5, 128), MismatchError, r"lora_b' \(4 x 64\) has another rank than 128 x 5"),
-        (reshaped("lora_b", 63, 4), MismatchError, "is for 63 outputs, the target's has 64"),
-        (reshaped("lora_a", 4, 64), MismatchError, "is for 64 inputs, the target's has 128"),
-        (reshaped("lora_a", 2, 4, 128), MismatchError, "is for other experts than the target's 128 x 64"),
+        (reshaped("lora_b", 63, 4), MismatchError, "is for 63 outputs, but the target's tensor has 64"),
+        (reshaped("lora_a", 4, 64), MismatchError, "is for 64 inputs, but the target's tensor has 128"),
+        (reshaped("lora_a", 2, 4, 128), MismatchError, "has other experts than the target's tensor 128 x 64"),
     ],
 )
 def test_invalid_factors_are_refused(

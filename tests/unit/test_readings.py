@@ -146,7 +146,7 @@ def test_a_block_drafters_file_without_a_window_is_reported(
     for draft, window, warnings in ((FIXTURES / "demo-dflash2.gguf", 0, 0), (lost, 0, 1), (lost, 512, 0)):
         caplog.clear()
         with Engine.open(TARGET, draft=draft, draft_window=window, n_ctx=256, n_threads=1):
-            found = [line for line in caplog.messages if "does not say if its layers use a window" in line]
+            found = [line for line in caplog.messages if "does not set a sliding window" in line]
         assert len(found) == warnings, (draft, window, caplog.messages)
 
 

@@ -51,8 +51,8 @@ TEST(sums_up_a_generation) {
     off.add(tree_decision(), 3, 0.0);
     off.add(calibrating, 1, 0.0);
     CHECK(off.explain() ==
-          "off: the best draft would reach 0.90 times the target-only speed; drafted in 1 of 10 rounds, and in 1 only "
-          "compared a draft with the text");
+          "off: the best draft would reach 0.90 times the target-only speed; drafted in 1 of 10 rounds, and in 1 more "
+          "without verifying the draft");
     CHECK(off.speedup() == 0.0 && none.n_nodes() == 0.0);
     CHECK(off.n_rounds() == 10 && off.n_drafted() == 1 && off.n_probes() == 1);
 }

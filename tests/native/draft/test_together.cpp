@@ -162,7 +162,7 @@ class Pair {
         const int n = a_[0]->n_rows();
         CHECK_THROWS(together_->commit_together({{a_[0].get(), few.hidden_states(), few.tokens.data()},
                                                  {a_[1].get(), many.hidden_states(), many.tokens.data()}}),
-                     "the drafter's cache holds");
+                     "the drafter's cache has room for");
         CHECK(a_[0]->n_rows() == n);
         if (spec().is_block()) return;  // before a pass, a conversation of a block drafter has no slots to request
         const int n_draft = a_[0]->n_draft_rows();
@@ -185,7 +185,7 @@ class Pair {
         for (size_t c = 0; c < 3; ++c) CHECK(found[c].token == expected[c].token && found[c].logp == expected[c].logp);
         if (spec().is_block() && !together_->is_remote())
             CHECK_THROWS(together_->extend_together({DraftRequest::step(&from, {{1, 2, 0}})}),
-                         "this pass gave 1 tokens");
+                         "the last commit gave 1 draft tokens");
     }
 
     // On a device, each number of rows has its own graph.

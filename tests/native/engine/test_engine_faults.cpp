@@ -34,7 +34,7 @@ TEST(a_sequence_steps_once_at_a_time) {
     const int a = engine.open_sequence(), b = engine.open_sequence();
     engine.begin(a, prompt, test::greedy(tree));
     engine.begin(b, prompt, test::greedy(tree));
-    CHECK_THROWS(engine.step({a, b, a}), "named twice");
+    CHECK_THROWS(engine.step({a, b, a}), "listed twice");
     // The refused call has changed neither sequence.
     while (engine.sequence(a).is_active) engine.step({a, b});
     CHECK(engine.sequence(a).tokens == engine.sequence(b).tokens);
@@ -86,7 +86,7 @@ TEST(logits_stay_until_the_next_decode_and_no_longer) {
         for (int i = 0; i < n_rows; ++i) batch.add(prompt[i % prompt.size()], first + i, range, i == 0 || n_rows < 9);
         t.decode(batch);
     };
-    CHECK_THROWS(it.logits(0), "the last decode failed, or none was run");
+    CHECK_THROWS(it.logits(0), "the last decode failed or no decode has run");
     decode(it, 3, 0);
     const auto read = [&] {
         std::vector<float> all;

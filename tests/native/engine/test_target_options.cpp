@@ -113,7 +113,7 @@ TEST(impossible_sizes_are_refused_by_name) {
         const ErrorKind kind = kind_of(o, text);
         CHECK_MSG(kind == ErrorKind::value && text.find(expected) != std::string::npos, text);
     };
-    refused([](EngineOptions & o) { o.n_sequences = 64, o.n_ctx = 1 << 26; }, "n_sequences 64 times n_ctx 67108864");
+    refused([](EngineOptions & o) { o.n_sequences = 64, o.n_ctx = 1 << 26; }, "n_sequences 64, n_ctx 67108864");
     // In 32 bits, 2 * (2^31 - 1 + 9) overflows to 16.
     refused([](EngineOptions & o) { o.n_sequences = 2, o.n_ctx = INT32_MAX; }, "n_ctx");
     refused([](EngineOptions & o) { o.n_sequences = 1 << 20; }, "n_sequences");

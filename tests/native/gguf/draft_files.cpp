@@ -223,7 +223,7 @@ Flaw with_tensor(const std::string & name, const char * word) {
 // Flaws that all kinds can have, and flaws that only eagle31 can have.
 const std::vector<Flaw> of_eagle31 = {
     {"final_logit_softcapping", [](Parts & p) { p.f32("{arch}.final_logit_softcapping", -5.0f); }},
-    {"is false but", [](Parts & p) { p.flag("{arch}.head_norm", false); }},
+    {"is false, but", [](Parts & p) { p.flag("{arch}.head_norm", false); }},
     {"unknown tensor 'output_norm.weight'",
      [](Parts & p) { p.flag("{arch}.head_norm", false), p.flag("{arch}.norm_output", false); }},
     with("general.architecture", "llama", "general.architecture"),
@@ -260,8 +260,8 @@ const std::vector<Flaw> of_eagle31 = {
 
 const std::vector<Flaw> of_eagle = {
     {"missing tensor 'blk.0.attn_norm.weight'", [](Parts & p) { p.flag("{arch}.norm_output", true); }},
-    with("{arch}.target_hidden_size", n_embd / 2u, "as wide as its target"),
-    {"expected only id 7", [](Parts & p) { p.ids("{arch}.target_layers", {9}); }},
+    with("{arch}.target_hidden_size", n_embd / 2u, "must be equal in an EAGLE-1"),
+    {"expected only layer id 7", [](Parts & p) { p.ids("{arch}.target_layers", {9}); }},
     with_tensor("blk.0.attn_norm.weight", "unknown tensor 'blk.0.attn_norm.weight'"),
     with("{arch}.attention.kv_lora_rank", (uint32_t)kv_rank, "latent attention is not supported"),
 };
@@ -304,7 +304,7 @@ const std::vector<Flaw> of_dflash2 = {
     without("{arch}.selector_rank", "selector_rank"),
     with("{arch}.selector_rank", 9u, "has shape"),
     with("{arch}.conv_group_size", 7u, "conv_group_size"),
-    with("{arch}.conv_kernel_size", 6u, "6 taps"),
+    with("{arch}.conv_kernel_size", 6u, "6 convolution taps"),
     without_tensor("blk.0.ffn_conv_proj.weight", "missing tensor 'blk.0.ffn_conv_proj.weight'"),
     {"causal_pattern",
      [](Parts & p) {

@@ -94,13 +94,13 @@ int main() {
     fate = in_child([] { CHECK_THROWS(look_up(/*bad=*/3, /*n_threads=*/2), "internal assertion"); });
     CHECK_MSG(fate.signal == 0 && fate.text.empty(), fate.text);
 
-    CHECK_THROWS(guarded(reshape_wrongly), "internal assertion failed");
-    CHECK_THROWS(look_up(/*bad=*/3, /*n_threads=*/1), "internal assertion failed");
+    CHECK_THROWS(guarded(reshape_wrongly), "assertion of llama.cpp failed");
+    CHECK_THROWS(look_up(/*bad=*/3, /*n_threads=*/1), "assertion of llama.cpp failed");
     look_up(/*bad=*/-1, /*n_threads=*/1);
     // Guards may be nested.
     guarded([] {
-        CHECK_THROWS(guarded(reshape_wrongly), "internal assertion failed");
-        CHECK_THROWS(reshape_wrongly(), "internal assertion failed");
+        CHECK_THROWS(guarded(reshape_wrongly), "assertion of llama.cpp failed");
+        CHECK_THROWS(reshape_wrongly(), "assertion of llama.cpp failed");
     });
     fate = in_child([] { reshape_wrongly(); });
     CHECK(fate.signal == SIGABRT);

@@ -131,7 +131,7 @@ def test_a_drafter_may_be_a_stored_name(tiny: Tiny, stores: Stores) -> None:
 def test_a_fitting_adapter_becomes_a_layer(tiny: Tiny, stores: Stores, root: Path, tmp_path: Path) -> None:
     lora = tmp_path / "lora.gguf"
     write_lora(lora, tiny.target)
-    with pytest.raises(MismatchError, match=r"\(4 x 64\) is for 64 outputs, the target's has 32"):
+    with pytest.raises(MismatchError, match=r"\(4 x 64\) is for 64 outputs, but the target's tensor has 32"):
         make_model(stores, f"FROM {tiny.other}\nADAPTER {lora}\n")
     assert stores.models() == [] and orphans(root) == []
     model = make_model(stores, f"FROM {tiny.target}\nADAPTER {lora}\n")
