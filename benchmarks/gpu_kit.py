@@ -138,7 +138,7 @@ def wheels(folder: Path, python: str, there: Path | None) -> None:
         for requirement in map(Requirement, metadata.requires(package) or []):
             if requirement.name != "llama-cpp-python" and requirement.marker is None:
                 wanted.append(f"{requirement.name}{requirement.specifier}")
-    platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (17, 27, 28)]
+    platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (17, 27, 28, 31)]
     run(
         sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "-d", folder,
         f"--python-version={python}", *platforms, *wanted,
