@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import eaglecpp
+from eaglecpp.engine import rehearsal
 from helpers.random_drafter import DraftShape
 from helpers.tiny import ConvertedPair, prompt_ids
 
@@ -116,7 +117,8 @@ def test_parallel_conversations(device: Device, open_engine: Open, greedy: dict[
 
 
 def test_a_prefix_is_reused(device: Device, open_engine: Open, greedy: dict[str, Any]) -> None:
-    with open_engine("cpu", draft=False) as cpu, open_engine("all") as engine:
+    n_ctx = 320  # room for the longest prompt and its answer
+    with open_engine("cpu", draft=False, n_ctx=n_ctx) as cpu, open_engine("all", n_ctx=n_ctx) as engine:
         system = prompt_ids(200, seed=3)
         for seed in (5, 6, 7):
             prompt = [*system[: 200 - 20 * (seed == 7)], *prompt_ids(50, seed=seed)]
@@ -126,15 +128,20 @@ def test_a_prefix_is_reused(device: Device, open_engine: Open, greedy: dict[str,
 
 
 @pytest.mark.parametrize("exact", ["auto", "off"])
-def test_costs_are_measured_before_an_answer(exact: str, open_engine: Open, greedy: dict[str, Any]) -> None:
+def test_costs_are_measured_before_an_answer(
+    exact: str, device: Device, open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tests that the engine measures costs before the first answer: of each batch size, of a change of the
     batch size, and of the drafter.
     """
-    with open_engine("all", exact=exact) as engine, engine.session():
+    monkeypatch.setattr(rehearsal, "_SECONDS", 1e9)  # a slow device or a busy machine needs more than 2 s
+    with open_engine("all", exact=exact, n_ctx=SIZES["n_ctx"]) as engine, engine.session():
         report = engine.native.planner_report(0)
-    for name, n_rows in (("verify", (1, 2, 3, 4, 5, 8, 16)), ("commit", (1,)), ("level", (1,))):
+    # On a slow device, batches of more than 8 tokens run only once, and a single sample does not count.
+    verified = (1, 2, 3, 4, 5, 8) if device.is_slow else (1, 2, 3, 4, 5, 8, 16)
+    for name, n_rows in (("verify", verified), ("commit", (1,)), ("level", (1,))):
         n_samples = {n: samples for n, _, samples in report[name]}
-        assert all(n_samples[n] > 0 for n in n_rows), (name, n_samples)
+        assert not [n for n in n_rows if n_samples[n] == 0], f"{name}: batch sizes without a sample"
     assert 0.0 <= report["change_ms"] != 3.0  # 3.0 is the assumed cost before the first measurement
 
 
@@ -142,7 +149,7 @@ def test_a_parallel_drafter_of_two_tokens_opens(
     device: Device, it: ConvertedPair, tmp_path: Path, greedy: dict[str, Any]
 ) -> None:
     draft = DraftShape(n_parallel=2).gguf(tmp_path, it.pair.target.gguf)
-    options: dict[str, Any] = {**SIZES, "draft_device": device.name, "planner_cache": False}
+    options: dict[str, Any] = {**device.sizes, "draft_device": device.name}
     with eaglecpp.Engine.open(it.pair.target.gguf, draft=draft, **options) as engine:
         assert engine.generate(prompt_ids(40), strategy="chain:2", **greedy).timings.draft_n > 0
 

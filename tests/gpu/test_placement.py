@@ -22,7 +22,6 @@ from helpers.tiny_tokenizer import tiny_tokenizer
 
 from .conftest import SIZES, Counts, Device
 
-OPEN: dict[str, Any] = {**SIZES, "planner_cache": False}
 EXPERTS = 7 * 3 * 4 * 64 * 32 * 4  # layers * matrices * experts * width * inner width * bytes per value
 
 
@@ -55,11 +54,11 @@ def test_experts_stay_in_host_memory(
     options: dict[str, Any], share: float, mixture: Models, device: Device, greedy: dict[str, Any]
 ) -> None:
     prompt = prompt_ids(40)
-    with eaglecpp.Engine.open(mixture.target, n_gpu_layers=0, **OPEN) as cpu:
+    with eaglecpp.Engine.open(mixture.target, n_gpu_layers=0, **device.sizes) as cpu:
         plain = cpu.generate(prompt, **greedy)
-    with eaglecpp.Engine.open(mixture.target, **OPEN) as engine:
+    with eaglecpp.Engine.open(mixture.target, **device.sizes) as engine:
         everything = weights_off_the_cpu(engine)
-    with eaglecpp.Engine.open(mixture.target, draft=mixture.draft, **OPEN, **options) as engine:
+    with eaglecpp.Engine.open(mixture.target, draft=mixture.draft, **device.sizes, **options) as engine:
         assert everything - weights_off_the_cpu(engine) == pytest.approx(share * EXPERTS, rel=0.02)
         for strategy in ("off", "chain:4", "tree:k=3,depth=4,nodes=12", "auto"):
             done = engine.generate(prompt, strategy=strategy, **greedy)
@@ -76,7 +75,8 @@ def test_the_drafter_is_placed_with_the_output_layer(
     """
     beside = "CPU" if servers else device.name
     for layers, expected in ((-1, beside), (1, beside), (0, "CPU")):
-        with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, n_gpu_layers=layers, **OPEN) as engine:
+        options = device.sizes | {"draft": it.draft, "n_gpu_layers": layers}
+        with eaglecpp.Engine.open(it.pair.target.gguf, **options) as engine:
             assert engine.device_info["draft"] == expected
             assert engine.device_info["draft_why"] == ""
             assert held(engine, expected, "draft_weights") > 0
@@ -99,7 +99,7 @@ def test_a_tied_head_is_shared_without_a_copy(
     for own in (True, False):
         shape = DraftShape(n_draft_vocab=target.n_vocab, own_embedding=False, own_head=own)
         draft = shape.gguf(tmp_path / str(own), tied)
-        with eaglecpp.Engine.open(tied, draft=draft, **OPEN) as engine:
+        with eaglecpp.Engine.open(tied, draft=draft, **device.sizes) as engine:
             sizes[own] = held(engine, device.name, "draft_weights")
             assert engine.device_info["draft"] == device.name
             plain = engine.generate(prompt_ids(30), strategy="off", **greedy)
@@ -128,7 +128,7 @@ def test_a_drafter_without_room_runs_on_the_cpu(
     room: int, expected: str, it: ConvertedPair, counts: Callable[[], Counts]
 ) -> None:
     before = counts().bytes_held
-    options = {**OPEN, "n_ctx": 512, "draft_device": "cpu", "n_batch": 2048, "n_ubatch": 512}
+    options = {**SIZES, "n_ctx": 512, "draft_device": "cpu", "n_batch": 2048, "n_ubatch": 512}
     with eaglecpp.Engine.open(it.pair.target.gguf, it.draft, **options):
         memory = counts().bytes_held - before + room
     done = run_script(PROGRAM, it.pair.target.gguf, it.draft, EAGLECPP_COUNTING_MEMORY=str(memory))
@@ -229,7 +229,7 @@ def test_verification_stays_where_the_weights_are(
     """Tests a target with three layers on the device. For batches of 32 rows and more, llama.cpp must not
     send the weights of the other layers to the device.
     """
-    options = {**OPEN, "n_gpu_layers": 3, "draft_device": "cpu", "n_draft_max": 48, "exact": exact}
+    options = {**SIZES, "n_gpu_layers": 3, "draft_device": "cpu", "n_draft_max": 48, "exact": exact}
     with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, **options) as engine:
         up = {}
         for nodes in (16, 40):
