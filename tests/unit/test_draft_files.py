@@ -48,7 +48,7 @@ def test_unused_keys_are_named_at_opening(
     draft = rewrite(path, tmp_path / "other.gguf", changed=changed)
     for file, n in ((path, 0), (draft, 1)):
         with eaglecpp.Engine.open(target.gguf, draft=file):
-            assert caplog.text.count("unknown keys eagle.attention.sinks = 4: ") == n
+            assert caplog.text.count("unknown keys: eagle.attention.sinks = 4; ") == n
     assert "rope.twice" not in caplog.text
 
 
