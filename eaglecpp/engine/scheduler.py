@@ -217,11 +217,11 @@ class Scheduler:
         if not running:
             return []
         streams = [generation.stream for generation in running if generation.stream is not None]
-        # Each step runs only one round while a request waits for a slot or for its first token.
-        has_first_tokens = not self.waiting and all(stream.n_tokens for stream in streams)
+        # Each step runs only one round while a request can get a slot or waits for its first token.
+        is_urgent = (self.waiting and self.slots.has_free) or not all(stream.n_tokens for stream in streams)
         try:
             with self._turns:
-                results = next_chunks(streams, self._for_ms if has_first_tokens else 0.0)
+                results = next_chunks(streams, 0.0 if is_urgent else self._for_ms)
         except Exception as error:
             return self.end(running, error)
         events: Updates = []

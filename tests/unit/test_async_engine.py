@@ -79,8 +79,9 @@ async def test_chats_equal_those_of_an_engine(models: Models) -> None:
 @pytest.mark.parametrize("stop", [[], ["zz no such text"]])
 async def test_fast_rounds_share_a_chunk(models: Models, stop: list[str]) -> None:
     async with await AsyncEngine.open(models.target, models.draft) as engine:
-        stream = engine.stream("ab cd ef", max_tokens=200, ignore_eos=True, stop=stop)
-        chunks = [chunk async for chunk in stream]
+        options: dict[str, Any] = {"max_tokens": 200, "ignore_eos": True, "stop": stop}
+        streams = [engine.stream("ab cd ef", **options) for _ in range(5)]  # the last one waits for a slot
+        chunks = [chunk async for chunk in streams[0]]
         timings = chunks[-1].timings
     assert timings is not None and len(chunks) < timings.rounds / 2
     assert len(chunks[0].tokens) < 20, "the first token must not wait for later rounds"
