@@ -198,7 +198,7 @@ class DraftOptions(Checked):
     text_drafts: str = declare(
         "auto",
         "draft from the text itself: auto = only with a drafter and strategy auto; on = also without a "
-        "drafter. Tokens that a grammar or schema forces are drafted unless this is off",
+        "drafter. Tokens that a grammar or schema forces are drafted unless off",
         choices=("auto", "on", "off"),
     )
     learn: bool = declare(

@@ -100,7 +100,7 @@ class TrainOptions(Checked):
     )
     loss: Literal["cross-entropy", "lk"] = declare(
         "cross-entropy",
-        "Objective: the target's probabilities, or (lk) more and more the number of accepted drafts.",
+        "Objective: the target's probabilities, or (lk) increasingly the number of accepted drafts.",
         choices=("cross-entropy", "lk"),
     )
     loss_vocab: int | None = declare(
