@@ -120,8 +120,9 @@ class GenerationRequest(PromptOptions):
     images:    accept image ids in a prompt, if the engine still has these images
     options:   fields of `SamplingOptions` that override `sampling`, or the engine's defaults without
     `sampling`
-    draft_window: as in `DraftOptions`; None = the engine's own value The other fields are arguments of
-    `Session.stream`, `Session.chat` and `PromptOptions`.
+    draft_window: as in `DraftOptions`; None = the engine's own value
+
+    The other fields are arguments of `Session.stream`, `Session.chat` and `PromptOptions`.
     """
 
     messages: Conversation | Sequence[Any] | None = None
