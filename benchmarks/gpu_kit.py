@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Builds a kit, files that test and measure eaglecpp within a quarter of an hour on a machine with a GPU.
+"""Builds a kit: files that test and measure eaglecpp on a machine with a GPU within 15 minutes.
 
     python benchmarks/gpu_kit.py KIT --architecture 90 [--python 3.12] [--there LIST] [--answers FILE.npz]
            [--room 64]

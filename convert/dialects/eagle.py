@@ -347,8 +347,8 @@ class SpecForge(Dialect):
 
 
 class Speculators(Dialect):
-    """vllm-project/speculators: the layer's config nested in `transformer_layer_config`, `layers.{i}.*`,
-    boundary ids.
+    """Checkpoints of vllm-project/speculators: the layer's config is nested in `transformer_layer_config`,
+    tensors are named `layers.{i}.*`, and layer ids are boundary ids.
 
     The config is flattened as in vLLM (vllm-project/vllm: transformers_utils/configs/speculators/algos.py):
     the top level overrides the nested config.

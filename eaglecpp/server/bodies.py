@@ -271,8 +271,8 @@ def read_format(value: Any, name: str = "response_format") -> dict[str, Any]:
 
 
 def offered(offers: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the tools and the form of an answer as arguments of `Body.request`. The answer has this `form`
-    or is a tool call. If `choice` requires a tool call, the result has the form of a tool call instead.
+    """Returns keyword arguments of `Body.request`: the tools, and the format of the answer. By default the
+    answer has the format `form` or is a tool call. If `choice` requires a tool call, the answer must be one.
     Raises ApiError.
     """
     tools = _read_tools(offers)

@@ -515,9 +515,7 @@ def back_up(page: Page, url: str) -> None:
 
 
 def lose_the_server(page: Page) -> None:
-    """Checks that the page reports a lost server in its own words, and that the question can be sent
-    again.
-    """
+    """Checks that the page shows an error when the server is lost, and that "Try again" works."""
     page.route("**/api/**", lambda route: route.abort())
     page.reload()
     alert = page.locator("main .notice")
