@@ -73,8 +73,9 @@ void HiddenStateDrafter::set_n_threads(int n_threads) {
 
 void HiddenStateDrafter::check_table(const char * what, int64_t n_embd, int64_t n_found, int n_rows) const {
     if (n_embd == spec_.n_embd && n_found == n_rows) return;
-    fail(ErrorKind::mismatch, "%s has no %s, and the target's does not fit: expected shape [%d, %d], found [%lld, %lld]",
-         path_.c_str(), what, n_rows, spec_.n_embd, (long long)n_found, (long long)n_embd);
+    fail(ErrorKind::mismatch,
+         "%s has no %s, and the target's does not fit: expected shape [%d, %d], found [%lld, %lld]", path_.c_str(),
+         what, n_rows, spec_.n_embd, (long long)n_found, (long long)n_embd);
 }
 
 void HiddenStateDrafter::set_embedding(EmbeddingTable table) {
