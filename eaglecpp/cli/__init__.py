@@ -90,7 +90,7 @@ class LazyGroup(click.Group):
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name="eaglecpp", message="%(prog)s %(version)s")
+@click.version_option(None, "-v", "--version", package_name="eaglecpp", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.option(
     "--log-level",

@@ -12,6 +12,7 @@ from typing import Any
 import click
 import pytest
 
+import eaglecpp
 from eaglecpp.cli import COMMANDS, group, main
 from eaglecpp.cli.doctor import native_facts
 from helpers.models import Models
@@ -86,6 +87,11 @@ def test_help_is_a_command(topic: list[str], capsys: pytest.CaptureFixture[str])
     output = capsys.readouterr().out
     assert main([*topic, "--help"]) == 0
     assert capsys.readouterr().out == output and output.startswith("Usage: eaglecpp")
+
+
+def test_the_version_has_the_options_of_ollama(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-v"]) == main(["--version"]) == 0
+    assert capsys.readouterr().out == f"eaglecpp {eaglecpp.__version__}\n" * 2
 
 
 @pytest.mark.parametrize("said", ["--draft off", "--draft none", "--no-draft", "--strategy none"])
