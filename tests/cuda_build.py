@@ -21,7 +21,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 from packages import PAIR, ROOT, run
@@ -108,8 +107,7 @@ def build(architecture: str) -> tuple[Path, list[Path]]:
     with tempfile.TemporaryDirectory() as directory:
         built, libraries = wheel(architecture, Path(directory))
         shutil.rmtree(site, ignore_errors=True)
-        with zipfile.ZipFile(built) as archive:
-            archive.extractall(site)
+        shutil.unpack_archive(built, site, "zip")
     return site, libraries
 
 

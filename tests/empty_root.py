@@ -37,14 +37,10 @@ def checkout(folder: Path) -> None:
 class Root:
     """A Debian system in a folder, with the environment variables and the user for its commands."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, suite: str = SUITE) -> None:
         self.folder, self.user = folder, "root"
-        self.variables = {
-            "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-            "LANG": "C.UTF-8",
-            "PYTHONUNBUFFERED": "1",
-        }
-        command = ["debootstrap", "--variant=minbase", "--include=ca-certificates", SUITE, str(folder)]
+        self.variables = {"PATH": "/usr/bin:/usr/sbin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+        command = ["debootstrap", "--variant=minbase", "--include=ca-certificates", suite, str(folder)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         # These files hold the network settings of this machine: host names, certificates, and pip's index.
         for name in ("/etc/resolv.conf", CERTIFICATES):
@@ -103,19 +99,16 @@ def container(folder: Path) -> None:
         elif kind == "RUN":
             root.run(rest)
         elif kind == "COPY":
-            stage, *paths = rest.split()
-            source = folder / "context"
-            if stage.startswith("--from="):
-                source = stages[stage.removeprefix("--from=")].folder
-            else:
-                paths = [stage, *paths]
+            paths, source = rest.split(), folder / "context"
+            if paths[0].startswith("--from="):
+                source = stages[paths.pop(0).removeprefix("--from=")].folder
+            target = root.folder / paths[-1].lstrip("/")
+            (target if paths[-1].endswith("/") else target.parent).mkdir(parents=True, exist_ok=True)
             for path in paths[:-1]:
-                copied, target = source / path.lstrip("/"), root.folder / paths[-1].lstrip("/")
-                if copied.is_dir():
-                    shutil.copytree(copied, target, symlinks=True, dirs_exist_ok=True)
-                else:
-                    (target if paths[-1].endswith("/") else target.parent).mkdir(parents=True, exist_ok=True)
-                    shutil.copy(copied, target)
+                copied = f"{source}/{path}"
+                if Path(copied).is_dir():
+                    copied += "/."  # Docker copies the contents of a folder, and not the folder itself.
+                subprocess.run(["cp", "-a", copied, target], check=True)
         elif kind == "USER":
             root.user = rest
         elif kind == "ENV":

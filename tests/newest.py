@@ -15,9 +15,9 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from pathlib import Path
 
@@ -58,8 +58,7 @@ def fetch_sources(version: str | None, folder: Path) -> tuple[str, Path]:
     pip = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d")
     subprocess.run([*pip, str(folder), wanted], check=True)
     (archive,) = folder.glob("*.tar.gz")
-    with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
+    shutil.unpack_archive(archive, folder, filter="data")
     name = archive.name.removesuffix(".tar.gz")
     return name.rpartition("-")[2], folder / name / "vendor" / "llama.cpp"
 

@@ -352,7 +352,7 @@ def lowest() -> None:
     package torch is left out, because it is large.
     """
     sys.path.insert(0, str(ROOT / "tests"))
-    from packages import installed_wheel
+    from packages import KEPT, installed_wheel
     from packaging.requirements import Requirement
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -365,28 +365,17 @@ def lowest() -> None:
     ]
     folder = BUILD / "lowest"
     run(sys.executable, "-m", "venv", "--clear", folder)
-    paths = {key: sysconfig.get_path(key, "venv", {"base": str(folder)}) for key in ("scripts", "purelib")}
-    python, package = Path(paths["scripts"], "python"), Path(paths["purelib"], "eaglecpp")
+    scripts = Path(sysconfig.get_path("scripts", "venv", {"base": str(folder)}))
+    python, program = scripts / "python", scripts / "eaglecpp"
     with tempfile.TemporaryDirectory() as name:
-        llama = installed_wheel("llama-cpp-python", Path(name), kept={"include", "llama_cpp"})
-        run(python, "-m", "pip", "install", "-q", "--only-binary", ":all:", llama, *pins)
-    shutil.copytree(ROOT / "eaglecpp", package)
-    shutil.copytree(ROOT / "convert", package / "convert", dirs_exist_ok=True)
-    extension = importlib.util.find_spec("eaglecpp._core")
-    assert extension is not None and extension.origin is not None
-    shutil.copy(extension.origin, package)
-    (facts,) = Path(sysconfig.get_path("purelib")).glob("eaglecpp-*.dist-info")
-    shutil.copytree(facts, package.parent / facts.name)
-    program = Path(paths["scripts"], "eaglecpp")
-    lines = (f"#!{python}", "from eaglecpp.__main__ import main", "", "raise SystemExit(main())", "")
-    program.write_text("\n".join(lines), encoding="utf-8")
-    program.chmod(0o755)
+        wheels = [installed_wheel(package, Path(name)) for package in KEPT]
+        run(python, "-m", "pip", "install", "-q", "--only-binary", ":all:", *wheels, *pins)
     run(program, "--version")
     run(program, "run", "--help")
     unit = ROOT / "tests" / "unit"
     tests = [*(unit / name for name in QUICK), *(f"--ignore={unit / name}" for name in WITH_TORCH)]
     workers = ("-n", str(min(CORES, 8)), "--dist", "loadfile", "-m", "not long and not alone")
-    path = {"PATH": f"{paths['scripts']}{os.pathsep}{os.environ['PATH']}"}
+    path = {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
     run(python, "-P", "-m", "pytest", "-q", *workers, *tests, environment=path)
 
 

@@ -18,6 +18,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+from packages import installed_wheel
 from packaging.requirements import Requirement
 
 from helpers import backends
@@ -144,12 +145,6 @@ def _install_llama(made: Path, site: Path) -> None:
         "CMAKE_BUILD_WITH_INSTALL_RPATH=ON", "CMAKE_INSTALL_RPATH=$ORIGIN",
     )  # fmt: skip
     backends.build_llama(made, "llama", *options)
-    package = metadata.distribution("llama-cpp-python")
-    for file in package.files or []:
-        if file.parts[0].startswith("llama_cpp") and "lib" not in file.parts and file.suffix != ".pyc":
-            copy = site / str(file)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(str(package.locate_file(file)), copy)
-    (site / "llama_cpp" / "lib").mkdir()
-    for library in (made / "bin").glob("lib*.so*"):
-        shutil.copy(library, site / "llama_cpp" / "lib", follow_symlinks=False)
+    shutil.unpack_archive(installed_wheel("llama-cpp-python", made), site, "zip")
+    shutil.rmtree(site / "llama_cpp" / "lib")
+    shutil.copytree(made / "bin", site / "llama_cpp" / "lib", symlinks=True)

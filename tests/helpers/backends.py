@@ -15,7 +15,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -93,8 +92,7 @@ def sources(into: Path) -> Path:
         command += ["--no-binary", "llama-cpp-python", f"llama-cpp-python=={version}"]
         if subprocess.run(command, check=False).returncode != 0 or not archive.is_file():
             raise OSError(f"the sources of llama-cpp-python {version} could not be downloaded")
-    with tarfile.open(archive) as tar:
-        tar.extractall(into, filter="data")
+    shutil.unpack_archive(archive, into, filter="data")
     return found
 
 
