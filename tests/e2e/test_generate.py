@@ -69,7 +69,7 @@ def test_ctrl_c_prints_the_partial_answer(start: Start, cli: Cli, models: Models
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=600)
     assert process.returncode == 130
-    assert re.fullmatch(rb"note: -c 16384: the model was trained for 2048 tokens, .*\n", err)
+    assert re.fullmatch(rb"note: -c is 16384, but the model was trained for 2048 tokens; .*\n", err)
     text = (head + out).decode()
     assert text.endswith("\n")
     assert as_json(cli(*options, "-n", len(text), "--json"))["text"].startswith(text[:-1])

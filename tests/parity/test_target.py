@@ -98,5 +98,5 @@ def test_timed_rows_leave_no_trace(target: TinyTarget) -> None:
         assert len(ms) == 10 and all(0 < one < 1e4 for one in ms)
     for one, other in zip(before, it.forward([*prefix, 30, 31, 32]), strict=True):
         assert one is not None and other is not None and np.array_equal(one, other)
-    with pytest.raises(ValueError, match=r"expected 1 to 4 rows .*, found 5"):
+    with pytest.raises(ValueError, match=r"expected 1 to 4 tokens .*, found 5"):
         it.time_rows(prefix, [1, 2, 3, 4, 5])

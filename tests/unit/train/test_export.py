@@ -306,7 +306,7 @@ def test_a_coarse_type_is_distinguished_from_wrong_arithmetic(
 @pytest.mark.parametrize(
     ("shape", "reason"),
     [
-        (DraftShape(n_layers=2, window=9), "has a sliding window; only"),
+        (DraftShape(n_layers=2, window=9), "has a sliding window; training"),
         (DraftShape(gemma="keys", n_draft_vocab=367), "Gemma 4's layer"),
         (DraftShape(eagle1=True, eagle1_norms=True, own_head=False, n_draft_vocab=367), "norms around"),
         (DraftShape(n_parallel=4), "parallel drafting"),

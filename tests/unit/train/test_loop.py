@@ -135,7 +135,7 @@ def test_a_missing_or_damaged_state_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TrainError, match="no training to resume"):
         trainer.resume()
     (tmp_path / "last.pt").write_bytes(b"PK\x03\x04 not really")
-    with pytest.raises(TrainError, match="expected the state of a training"):
+    with pytest.raises(TrainError, match="state of the training cannot be read"):
         trainer.resume()
 
 
