@@ -215,8 +215,8 @@ def test_unsupported_splits_are_refused_with_the_reason(
         ),
         # The 128 rows of `ffn_up` are a single part in this Gemma 4. Without the check, the model answered
         # with token 0.
-        (make_with_assistant(tmp_path)[0], "", "tensor", "no part of blk.0.ffn_"),
-        (it.pair.target.gguf, it.draft, "tensor", "no part of blk.0.ffn_"),
+        (make_with_assistant(tmp_path)[0], "", "tensor", "no part of tensor 'blk.0.ffn_"),
+        (it.pair.target.gguf, it.draft, "tensor", "no part of tensor 'blk.0.ffn_"),
     ]
     for target, draft, split_mode, reason in refused:
         assert reason in on_two_cards(target, draft, {"split_mode": split_mode})["error"]
