@@ -76,12 +76,15 @@ def open_engine(
         note(f"note: {in_flags(notice)}")
     engine = Engine(plan)
     if verbose:
-        note(plan_text(engine.plan, engine.chat_template.describe()))
+        note(plan_text(engine.plan, engine))
     return engine
 
 
-def plan_text(plan: OpeningPlan, template: str = "") -> str:
-    """Formats a plan: the opened files, and the origin of each option. template: as in `OpeningPlan.rows`"""
+def plan_text(plan: OpeningPlan, engine: Engine | None = None) -> str:
+    """Formats a plan: the files to open, and the origin of each option. engine: the engine that was opened
+    with this plan, None if there is none yet
+    """
+    template = "" if engine is None else engine.chat_template.describe()
     return "\n".join(f"{name + ':':<12}{text}" for name, text in plan.rows(template))
 
 

@@ -203,7 +203,7 @@ def run(
         if asked.verbose and server is not None:
             note(f"server:     {server.address} (--no-server opens the model in this process)")
         elif asked.verbose:
-            note(plan_text(opened.engine.plan, opened.engine.chat_template.describe()))
+            note(plan_text(opened.engine.plan, opened.engine))
         if text is None:
             run_chat(chat)
         else:

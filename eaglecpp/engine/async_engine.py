@@ -443,7 +443,8 @@ class AsyncEngine:
 
     def _end_unread(self) -> Updates:
         """Ends generations with too many unread tokens."""
-        unread = [task for task in self._scheduler.running if 0 < self._n_unread < task.n_unread]
+        tasks = [task for task in self._scheduler.running if isinstance(task, AsyncGeneration)]
+        unread = [task for task in tasks if 0 < self._n_unread < task.n_unread]
         for task in unread:
             _log.warning("a generation was cancelled: its reader left %d tokens unread", task.n_unread)
         return self._scheduler.end(unread, CancelledGenerationError())

@@ -20,12 +20,13 @@ from eaglecpp.results import Chunk, Completion
 @dataclass(eq=False, kw_only=True)
 class AsyncGeneration(Generation):
     """A generation that an asyncio task reads. taken_up: set when the generation has a slot, or has ended
-    without a slot.
+    without a slot; n_unread: number of tokens in `events`, counted by the event loop
     """
 
     loop: asyncio.AbstractEventLoop
     events: asyncio.Queue[Chunk | BaseException] = field(default_factory=asyncio.Queue)
     taken_up: asyncio.Event = field(default_factory=asyncio.Event)
+    n_unread: int = 0
 
 
 class AsyncStream(AsyncIterator[Chunk]):

@@ -43,12 +43,11 @@ class CancelledGenerationError(Exception):
 @dataclass(eq=False)
 class Generation:
     """One request, from the queue to its last event. The scheduler's thread writes all fields but
-    `is_cancelled` and `n_unread`.
+    `is_cancelled`.
 
     watch: keep `live`, the native counters, up to date
     slot_number: number of the slot, kept after the slot is freed; -1 before the first slot
     fetched: running search for the prompt's prefix in files
-    n_unread: number of tokens of `AsyncGeneration.events`
     """
 
     request: ResolvedRequest
@@ -61,7 +60,6 @@ class Generation:
     stream: Stream | None = None
     live: dict[str, Any] = field(default_factory=dict)
     fetched: Future[core.SavedSequence | None] | None = None
-    n_unread: int = 0
 
 
 Updates = list[tuple[Generation, Update]]
@@ -210,8 +208,8 @@ class Scheduler:
             self.slots.keep(self._shared.prompts, lambda: not self.waiting)
 
     def step(self, running: Sequence[Generation] | None = None) -> Updates:
-        """Runs a round of each generation that already generates, and processes a slice of the prompt of each
-        other generation.
+        """Runs the rounds that start within `for_ms`, or one round if a request waits for its first token.
+        Processes a slice of each prompt that is not yet complete.
         """
         running = list(self.running) if running is None else running
         if not running:

@@ -272,12 +272,10 @@ def _info(chat: Chat) -> str:
     from eaglecpp.cli.show import model_rows
     from eaglecpp.store.facts import read_facts
 
-    model, template = chat.model, ""
-    plan = model.plan
-    if model.is_open:
-        plan, template = model.engine.plan, model.engine.chat_template.describe()
-    rows = model_rows(read_facts([model.source.target]))
-    return section("Model", rows) + fitted(plan_text(plan, template), 12)
+    engine = chat.model.engine if chat.model.is_open else None
+    rows = model_rows(read_facts([chat.model.source.target]))
+    plan = plan_text(engine.plan if engine else chat.model.plan, engine)
+    return section("Model", rows) + fitted(plan, 12)
 
 
 def _license(chat: Chat) -> str:
