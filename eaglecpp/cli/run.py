@@ -20,11 +20,11 @@ from typing import Any
 import click
 
 from eaglecpp.chat.images import is_image_name
-from eaglecpp.cli.chat.chat import Chat, ChatSettings
+from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.commands import run_chat, with_pictures
-from eaglecpp.cli.chat.input import Ask, read_picture
-from eaglecpp.cli.chat.model import RunModel
+from eaglecpp.cli.chat.input import read_picture
 from eaglecpp.cli.chat.screen import Screen
+from eaglecpp.cli.chat.settings import ChatSettings
 from eaglecpp.cli.command import Command, command, complete_model
 from eaglecpp.cli.open_engine import look_up, needs_draft, plan_text, run_defaults
 from eaglecpp.cli.options import (
@@ -176,6 +176,8 @@ def run(
     if asked.prompt_named is not None:
         prompt = (*prompt, asked.prompt_named)
     settings = ChatSettings(
+        given(options),
+        asked.strategy,
         think={None: None, "true": True, "false": False}.get(asked.think, asked.think),
         format=asked.form(**asked.format or {}),
         figures="all" if asked.verbose else "none" if asked.quiet else "line",
@@ -185,25 +187,23 @@ def run(
     text = _question(prompt)
     if asked.as_json and text is None:
         raise click.UsageError("--json needs a single answer: give a prompt")
-    is_own = bool(asked.as_json or asked.draft or asked.template() or "grammar" in settings.format)
-    opened, server, saved = _found(asked, model, given(options), folder, chosen, is_own)
+    chat = _found(asked, model, settings, folder, chosen)
+    if text is not None and not asked.resume:
+        chat.folder = None
     with contextlib.ExitStack() as stack:
-        if server is None:
-            opened.engine  # noqa: B018 - opens it
-        ask: Ask = _no_one_to_ask
+        stack.callback(chat.close)
+        if chat.server is None:
+            chat.engine  # noqa: B018 - opens it
         if text is None:
             from eaglecpp.cli.chat.keyboard import open_keyboard
 
-            ask = stack.enter_context(open_keyboard(data_dir() / "history", lambda: settings.history))
-        screen = Screen(wrap=not asked.nowordwrap, hide_thinking=asked.hidethinking, echo=not asked.as_json)
-        kept_in = folder if text is None or asked.resume else None
-        chat = Chat(opened, ask, screen, settings, kept_in, saved, asked.system, server)
-        stack.callback(opened.close)
+            keyboard = open_keyboard(data_dir() / "history", lambda: chat.settings.history)
+            chat.ask = stack.enter_context(keyboard)
         chat.images += pictures
-        if asked.verbose and server is not None:
-            note(f"server:     {server.address} (--no-server opens the model in this process)")
+        if asked.verbose and chat.server is not None:
+            note(f"server:     {chat.server.address} (--no-server opens the model in this process)")
         elif asked.verbose:
-            note(plan_text(opened.engine.plan, opened.engine))
+            note(plan_text(chat.engine.plan, chat.engine))
         if text is None:
             run_chat(chat)
         else:
@@ -224,18 +224,18 @@ def _checked_model(model: str | None, *, on_hub: bool, is_needed: bool) -> str |
 def _found(
     asked: RunOptions,
     model: str | None,
-    options: dict[str, Any],
+    settings: ChatSettings,
     folder: ChatFolder,
     chosen: SavedChat | None,
-    is_own: bool,
-) -> tuple[RunModel, ServerAnswers | None, SavedChat | None]:
-    """Returns the model, the server that has it (or None), and the chat to continue (or None). chosen: a chat
-    that the user chose by its id; is_own: True if an option requires that this process answers
+) -> Chat:
+    """Returns a new chat, or the chat to continue, with the model and the server that has it. chosen: a chat
+    that the user chose by its id
     """
     may_draft = asked.strategy is None or asked.strategy.kind != "off"
     find = partial(look_up, wants_draft=may_draft, insecure=asked.insecure)
     answers_at = partial(ServerAnswers, keep_alive_s=asked.keep_alive_s, api_key=asked.key)
-    server, host = None, None if asked.no_server else asked.host
+    is_own = bool(asked.as_json or asked.draft or asked.template() or "grammar" in settings.format)
+    server, elsewhere, host = None, None, None if asked.no_server else asked.host
     source = None if model is None or host else find(model, asked.draft)
     saved = chosen
     if saved is None and asked.resume:
@@ -246,21 +246,24 @@ def _found(
             raise click.UsageError(f"{options_here}; otherwise the server {host} answers")
         server = answers_at(host, model or str(saved and saved.model))
         source, drafts, sees = server.found()
-        opened = RunModel(source, options, asked.strategy, (host, drafts, sees))
+        elsewhere = host, drafts, sees
     else:
         if saved is not None and (source is None or source.draft is None):
             source = find(model or saved.model, asked.draft or saved.draft)
         assert source is not None
-        opened = RunModel(replace(source, requested_template=asked.template()), options, asked.strategy)
-    if saved is not None:
-        opened.go_on(saved.parameters, saved.strategy)
-    needs_draft(opened.asked, opened.can_draft)
-    is_own = is_own or asked.no_server or opened.says_how_to_open
+        source = replace(source, requested_template=asked.template())
+    screen = Screen(wrap=not asked.nowordwrap, hide_thinking=asked.hidethinking, echo=not asked.as_json)
+    chat = Chat(
+        source, settings, screen, folder=folder, saved=saved, system=asked.system, server=server,
+        elsewhere=elsewhere,
+    )  # fmt: skip
+    needs_draft(chat.settings.strategy, chat.can_draft)
+    is_own = is_own or asked.no_server or chat.says_how_to_open
     if server is None and not is_own and (address := find_server()):
-        server = answers_at(address, "")
-    if asked.keep_alive_s is not None and server is None:
+        chat.let_answer(answers_at(address, source.label))
+    if asked.keep_alive_s is not None and chat.server is None:
         note("note: --keepalive has no effect, because no server (eaglecpp serve) answers")
-    return opened, server, saved
+    return chat
 
 
 def _answer(chat: Chat, text: str, words: tuple[str, ...], asked: RunOptions) -> None:
@@ -272,7 +275,7 @@ def _answer(chat: Chat, text: str, words: tuple[str, ...], asked: RunOptions) ->
     # The verdict is not printed after a single answer, because scripts would get it with every answer. A chat
     # prints the verdict after its first answer.
     if not asked.verbose:
-        chat.judged.add(chat.model.source.label)
+        chat.judged.add(chat.source.label)
     completion = chat.reply(partial(chat.session.stream, text), show_stats=not asked.as_json)
     if completion is not None and asked.as_json:
         message = completion.message
@@ -291,10 +294,6 @@ def _last_chat(folder: ChatFolder, reference: str | None) -> SavedChat:
             f"there is no saved chat{which} to continue; to start a chat, remove --continue"
         )
     return saved
-
-
-def _no_one_to_ask(prompt: str, default: str) -> str:
-    raise EOFError
 
 
 def _pictures(words: tuple[str, ...], named: tuple[str, ...]) -> tuple[list[bytes], tuple[str, ...]]:

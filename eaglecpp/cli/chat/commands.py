@@ -120,12 +120,10 @@ def with_pictures(chat: Chat, text: str, words: Sequence[str] = ()) -> str:
     the model reads no pictures
     """
     rest, paths, missing = named_pictures(text)
-    if not chat.model.reads_pictures:
+    if not chat.reads_pictures:
         missing = [name for name in missing if name in words]
         for path in paths:
-            chat.screen.note(
-                f"note: {path} is not attached: {chat.model.source.label} does not read pictures"
-            )
+            chat.screen.note(f"note: {path} is not attached: {chat.source.label} does not read pictures")
     else:
         chat.images += [read_picture(path) for path in paths]
         for path in paths:
@@ -170,8 +168,8 @@ def _parameter(chat: Chat, rest: str) -> None:
     if fitted != value and parameter.kind != "strings":
         chat.screen.note(f"note: the range of {name} is {parameter.range}; using {fitted}")
         words = [str(fitted)]
-    if chat.model.set_parameter(name, fitted):
-        chat.screen.note(f"the model was reloaded; context {chat.model.engine.n_ctx} tokens")
+    if chat.set_parameter(name, fitted):
+        chat.screen.note(f"the model was reloaded; context {chat.engine.n_ctx} tokens")
         chat.conversation.n_left_out = 0
     chat.say_notices()
     chat.save()
@@ -188,8 +186,8 @@ def _set_system(chat: Chat, rest: str) -> None:
 @_command("/set think", "Let the model think before it answers", "[level]")
 def _think(chat: Chat, rest: str) -> None:
     chat.settings.think = rest or True
-    if chat.model.is_open and chat.model.engine.chat_template.tags is None:
-        chat.screen.note(f"note: the template of {chat.model.source.label} has no tags for thinking")
+    if chat.is_open and chat.engine.chat_template.tags is None:
+        chat.screen.note(f"note: the template of {chat.source.label} has no tags for thinking")
     chat.screen.say(f"Set 'think' mode to '{rest}'." if rest else "Set 'think' mode.")
 
 
@@ -223,14 +221,13 @@ for _name, _part, _field, _value, _help_text in (
 
 @_command("/strategy", "Show or set how to draft", "[auto|off|...]")
 def _strategy(chat: Chat, rest: str) -> None:
-    model = chat.model
     if rest:
-        if model.set_strategy(Strategy.parse(rest)):
+        if chat.set_strategy(Strategy.parse(rest)):
             chat.screen.note("the model was reloaded for this strategy")
         chat.say_notices()
-    described = str(model.strategy)  # a server reports the resolved strategy only together with an answer
-    if model.is_open:
-        resolved, why = model.engine.resolve(model.strategy)
+    described = str(chat.strategy)  # a server reports the resolved strategy only together with an answer
+    if chat.is_open:
+        resolved, why = chat.engine.resolve(chat.strategy)
         described = f"{resolved} ({why})"
     chat.screen.say(f"Strategy: {described}")
 
@@ -242,20 +239,20 @@ def chat_modelfile(chat: Chat, *, to_save: bool = False) -> Modelfile:
     """Returns the model's Modelfile with the changes of this chat: system prompt, parameters, strategy, and
     messages without pictures. to_save: if the model is stored, return only the changes.
     """
-    source, model = chat.model.source, chat.model
+    source, settings = chat.source, chat.settings
     adds = to_save and source.name is not None
     base = Modelfile(from_=(Command("model", source.reference),)) if adds else source.modelfile
     draft = base.draft
     if source.draft is not None and not draft and (source.names_draft or not adds):
         draft = (Command("draft", str(source.draft)),)
-    strategy = (Command("strategy", model.strategy_set),) if model.strategy_set else ()
+    strategy = (Command("strategy", settings.strategy_set),) if settings.strategy_set else ()
     messages = (*chat.conversation.examples, *chat.conversation.messages)
     return replace(
         base,
         draft=draft,
         system=chat.conversation.system or None,
         messages=tuple(replace(one, content=one.text, images=(), attached=0) for one in messages),
-        parameters={**base.parameters, **model.parameters},
+        parameters={**base.parameters, **settings.parameters},
         pragmas=(*base.pragmas, *strategy),
     )
 
@@ -263,7 +260,7 @@ def chat_modelfile(chat: Chat, *, to_save: bool = False) -> Modelfile:
 def _modelfile(chat: Chat) -> str:
     from eaglecpp.store.facts import read_facts
 
-    draft = chat.model.source.draft
+    draft = chat.source.draft
     return for_both(chat_modelfile(chat), read_facts([draft]).draft_kind if draft else "").to_text()
 
 
@@ -272,20 +269,20 @@ def _info(chat: Chat) -> str:
     from eaglecpp.cli.show import model_rows
     from eaglecpp.store.facts import read_facts
 
-    engine = chat.model.engine if chat.model.is_open else None
-    rows = model_rows(read_facts([chat.model.source.target]))
-    plan = plan_text(engine.plan if engine else chat.model.plan, engine)
+    engine = chat.engine if chat.is_open else None
+    rows = model_rows(read_facts([chat.source.target]))
+    plan = plan_text(engine.plan if engine else chat.plan, engine)
     return section("Model", rows) + fitted(plan, 12)
 
 
 def _license(chat: Chat) -> str:
-    texts = chat.model.source.modelfile.license
-    text = "\n\n".join(texts) if texts else chat.model.engine.metadata.get("general.license", "")
+    texts = chat.source.modelfile.license
+    text = "\n\n".join(texts) if texts else chat.engine.metadata.get("general.license", "")
     return text or "No license was specified for this model."
 
 
 def _template(chat: Chat) -> str:
-    template = chat.model.engine.chat_template
+    template = chat.engine.chat_template
     return f"{template.text}\n\n({template.describe()})"
 
 
@@ -321,17 +318,14 @@ for _name, (_tell, _help_text) in _FACTS.items():
 @_command("/load", "Switch to another model, or to a saved chat", "<model or chat>")
 def _load(chat: Chat, rest: str) -> None:
     if (saved := ChatFolder(data_dir() / "chats").find(rest)) is not None:
-        chat.model.change(
-            True,
-            source=look_up(saved.model, saved.draft),
-            **chat.model.settings_of(saved.parameters, saved.strategy),
-        )
+        restored = chat.settings.restored(saved.parameters, saved.strategy)
+        chat.change(True, restored, look_up(saved.model, saved.draft))
         chat.start_over(saved=saved)
         chat.greet()
         return
     source = look_up(*rest.split(maxsplit=1))
     chat.screen.say(f"Loading model '{rest}'")
-    chat.model.change(True, source=source)
+    chat.change(True, chat.settings, source)
     chat.start_over()
     chat.say_notices()
 
@@ -341,9 +335,9 @@ def _save(chat: Chat, rest: str) -> None:
     from eaglecpp.store.create import create_model
 
     name = ModelName.parse(rest)
-    if not chat.model.is_here:
+    if chat.elsewhere:
         raise UnsupportedError(
-            f"{chat.model.source.label} is on a server; saving needs the model's files on this machine"
+            f"{chat.source.label} is on a server; saving needs the model's files on this machine"
         )
     stores = Stores.open()
     if name not in chat.made and not _may_take(chat, stores, name):
@@ -415,7 +409,7 @@ def _edit(chat: Chat, rest: str) -> None:
 @_command("/read", "Attach a text file or a picture to your next message", "<file>")
 def _read(chat: Chat, rest: str) -> None:
     path = expanded(unquoted(rest).strip("'"))
-    if is_image_name(path.name) and not chat.model.reads_pictures:
+    if is_image_name(path.name) and not chat.reads_pictures:
         raise InvalidValueError(f"{path}: this model was opened without a projector (--mmproj)")
     if len(data := read_limited(path, MAX_INPUT)) > MAX_INPUT:
         raise InvalidValueError(f"{path}: the file is larger than {human_bytes(MAX_INPUT)}")

@@ -36,6 +36,11 @@ _PICTURE = re.compile(
 )
 
 
+def no_input(prompt: str, default: str) -> str:
+    """Ends a chat that reads no lines."""
+    raise EOFError
+
+
 def is_open(text: str) -> bool:
     '''True inside an unfinished `"""` block.'''
     match = _BLOCK.match(text)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from eaglecpp.cli.chat.chat import Chat, ChatSettings
+from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.commands import run_chat
-from eaglecpp.cli.chat.model import RunModel
 from eaglecpp.cli.chat.screen import Screen
+from eaglecpp.cli.chat.settings import ChatSettings
 from eaglecpp.cli.open_engine import look_up
 from eaglecpp.conversations.saved import ChatFolder, SavedChat
 from eaglecpp.opening.find import ModelFiles
@@ -68,10 +68,8 @@ def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
 
         where = source or look_up(str(models.target), str(models.draft))
         wanted = None if strategy is None else Strategy.parse(strategy)
-        model = RunModel(where, SHORT | (options or {}), wanted)
-        chat = Chat(
-            model, ask, Screen(is_terminal=False), ChatSettings(**settings), folder=folder, saved=saved
-        )
+        chosen = ChatSettings(SHORT | (options or {}), wanted, **settings)
+        chat = Chat(where, chosen, Screen(is_terminal=False), ask, folder=folder, saved=saved)
         opened.append(chat)
         run_chat(chat)
         assert not rest, "the chat ended before it had read all lines"
@@ -79,4 +77,4 @@ def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
 
     yield run
     for chat in opened:
-        chat.model.close()
+        chat.close()

@@ -62,10 +62,10 @@ def test_ollamas_answers(talk: Talk, capsys: Capture, line: str, answer: str) ->
 def test_parameters_reach_the_answer_and_a_longer_context_reloads(talk: Talk, capsys: Capture) -> None:
     lines = ["/set parameter num_predict 3", "hello", "/set parameter num_ctx 1024"]
     chat = talk(*lines, "/set parameter stop e", "more")
-    assert chat.model.engine.n_ctx == 1024 and len(said(chat)) == 4
+    assert chat.engine.n_ctx == 1024 and len(said(chat)) == 4
     assert "reloaded; context 1024 tokens" in capsys.readouterr().err
-    assert chat.model.engine.timings.predicted_n <= 6
-    assert chat.model.plan.sampling_options().stop == ("e",)
+    assert chat.engine.timings.predicted_n <= 6
+    assert chat.plan.sampling_options().stop == ("e",)
     assert "e" not in chat.conversation.messages[3].content
 
 
@@ -104,8 +104,8 @@ def test_a_saved_chat_is_opened_in_a_chat(
         "of apples", f"/load {whales.id}", "and more", source=found_file(base_model, ""), strategy=None
     )
     assert [content for role, content in said(chat) if role == Role.USER] == ["of whales", "and more"]
-    assert (chat.conversation.system, chat.model.parameters) == ("Be brief.", {"top_k": 5})
-    assert chat.model.engine.has_draft
+    assert (chat.conversation.system, chat.settings.parameters) == ("Be brief.", {"top_k": 5})
+    assert chat.engine.has_draft
     assert ">>> of whales" in capsys.readouterr().out
     saved = folder.find(whales.id)
     assert saved is not None and len(saved.messages) == 4
@@ -152,7 +152,7 @@ def test_loading_another_model_begins_a_new_chat(
     talk: Talk, models: Models, base_model: Path, folder: ChatFolder, capsys: Capture
 ) -> None:
     chat = talk("hello", f"/load {base_model}", "again", f"/load {models.target} {models.draft}")
-    assert chat.model.engine.has_draft
+    assert chat.engine.has_draft
     out, err = capsys.readouterr()
     assert f"Loading model '{base_model}'" in out
     assert "no chat template" in err
@@ -172,8 +172,8 @@ def test_a_saved_chat_is_a_model(talk: Talk, models: Models, folder: ChatFolder,
     again = talk("more", source=saved, strategy=None)
     assert again.conversation.system == "Be brief."
     assert [(m.role, m.content) for m in again.conversation.examples] == said(chat)
-    assert again.model.plan.sampling_options().top_k == 7
-    assert str(again.model.strategy) == "chain:2"
+    assert again.plan.sampling_options().top_k == 7
+    assert str(again.strategy) == "chain:2"
     assert folder.latest("mine:latest") is not None
 
 
@@ -253,15 +253,15 @@ def test_a_strategy_changes_the_drafts_and_not_the_text(talk: Talk, strategy: st
     plain = talk("/strategy off", "hello", options={"max_tokens": 30})
     chat = talk(f"/strategy {strategy}", "hello", options={"max_tokens": 30})
     assert said(chat) == said(plain)
-    assert (plain.model.engine.timings.draft_n, chat.model.engine.timings.draft_n > 0) == (0, True)
-    assert chat.model.engine.timings.plan["strategy"] == strategy
+    assert (plain.engine.timings.draft_n, chat.engine.timings.draft_n > 0) == (0, True)
+    assert chat.engine.timings.plan["strategy"] == strategy
     assert f"Strategy: {strategy} (asked for)" in capsys.readouterr().out
 
 
 def test_a_drafter_left_out_at_first_is_loaded_on_demand(talk: Talk, models: Models) -> None:
     source = found_file(models.target, "#eaglecpp: strategy off\n", models.draft)
     chat = talk("hello", "/strategy chain:2", "more", source=source, strategy=None)
-    assert chat.model.engine.timings.draft_n > 0
+    assert chat.engine.timings.draft_n > 0
 
 
 def test_every_command_is_in_the_documentation() -> None:
@@ -316,7 +316,7 @@ def test_old_messages_are_left_out_with_a_note(talk: Talk, folder: ChatFolder, c
     assert "no longer sees" in err.err
     assert "up to 2048" in err.err
     assert chat.conversation.n_left_out > 0
-    assert chat.model.engine.timings.prompt_n < 9 * 512
+    assert chat.engine.timings.prompt_n < 9 * 512
     saved = folder.latest()
     assert saved is not None
     assert len(saved.messages) == 16, "the saved chat must have all messages"
@@ -340,7 +340,7 @@ def test_a_models_own_drafter_that_does_not_fit_is_left_out_with_a_note(
 ) -> None:
     chat = talk("hello", source=found_file(base_model, "", models.draft))
     assert "running without the drafter, because it does not fit: " in capsys.readouterr().err
-    assert not chat.model.engine.has_draft
+    assert not chat.engine.has_draft
     assert len(said(chat)) == 2
 
 
@@ -409,5 +409,5 @@ def test_a_repeating_answer_ends_unless_model_or_user_disable_that(
     source = found_file(models.target, pragma, models.draft)
     options = {"max_tokens": 530, "n_ctx": 1024, "ignore_eos": True, "repeat_last_n": -1} | given
     chat = talk("hello", source=source, options={**options, "repeat_penalty": 1e-3})
-    assert chat.model.engine.timings.predicted_n == n
+    assert chat.engine.timings.predicted_n == n
     assert ("ended, because the answer repeats itself" in capsys.readouterr().err) == (n == 512)
