@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from eaglecpp._extension import core
-from eaglecpp.chat.model import ChatModel
+from eaglecpp.chat.codec import ChatCodec
 from eaglecpp.engine.exactness import found, measure
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.planner_cache import PlannerCache
@@ -50,7 +50,7 @@ def load(
             native,
             vocabulary,
             plan.sampling_options(),
-            ChatModel(vocabulary, plan.files, lambda: native.get().chat_template()),
+            ChatCodec(vocabulary, plan.files, lambda: native.get().chat_template()),
             count,
             has_draft,
             strategy,

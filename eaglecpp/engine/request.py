@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from eaglecpp._extension import core
+from eaglecpp.chat.codec import ChatCodec, ChatPrompt, PromptOptions, answer_room
 from eaglecpp.chat.conversation import Conversation
-from eaglecpp.chat.model import ChatModel, ChatPrompt, PromptOptions, answer_room
 from eaglecpp.chat.reader import AnswerReader
 from eaglecpp.chat.template import ChatTemplate, Rendered
 from eaglecpp.chat.think_budget import ThinkBudget
@@ -196,7 +196,7 @@ class Shared:
     native: NativeEngine
     vocabulary: Vocabulary
     sampling: SamplingOptions
-    chat: ChatModel
+    chat: ChatCodec
     count: Callable[[Timings, float], None]
     has_draft: bool
     strategy: Strategy
@@ -281,7 +281,7 @@ class Shared:
         """
         return self._prompt(request, request.chosen(self.sampling), self.chat.with_template(request.template))
 
-    def _prompt(self, request: GenerationRequest, sampling: SamplingOptions, chat: ChatModel) -> ChatPrompt:
+    def _prompt(self, request: GenerationRequest, sampling: SamplingOptions, chat: ChatCodec) -> ChatPrompt:
         n_ctx, messages = self.native.get().n_ctx, request.messages
         n_max = n_ctx - answer_room(sampling.max_tokens, n_ctx)
         if messages is not None:
@@ -336,7 +336,7 @@ class ResolvedRequest:
 
     source: GenerationRequest
     prompt: ChatPrompt
-    chat: ChatModel
+    chat: ChatCodec
     sampling: SamplingOptions
     seed: int
     strategy: Strategy

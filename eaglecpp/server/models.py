@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request
 
-from eaglecpp.chat.model import ChatModel
+from eaglecpp.chat.codec import ChatCodec
 from eaglecpp.engine.async_engine import AsyncEngine
 from eaglecpp.engine.engine import Engine, open_fitting
 from eaglecpp.engine.slots import FairLock
@@ -219,7 +219,7 @@ class LoadedModel:
             self.ends_late.discard(end_late)
 
     @property
-    def chat(self) -> ChatModel:
+    def chat(self) -> ChatCodec:
         """The model's chat, which builds prompts and reads answers."""
         return self.engine.engine.shared.chat
 

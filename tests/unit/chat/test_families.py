@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from eaglecpp import Engine
+from eaglecpp.chat.codec import ChatCodec, ChatPrompt, PromptOptions
 from eaglecpp.chat.message import Message, ToolCall
-from eaglecpp.chat.model import ChatModel, ChatPrompt, PromptOptions
 from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.engine.grammar import Lark, resolve_grammar
 from eaglecpp.lowlevel import Target
@@ -151,7 +151,7 @@ def template_of(family: Family) -> ChatTemplate:
     return ChatTemplate("jinja", text, "a test", bos_text="<s>", eos_text="</s>")
 
 
-def chat_of(engine: Engine, family: Family) -> ChatModel:
+def chat_of(engine: Engine, family: Family) -> ChatCodec:
     return engine.shared.chat.with_template(template_of(family))
 
 
@@ -163,7 +163,7 @@ def said(engine: Engine, text: str) -> Chunk:
     return Chunk(shown, tokens, [False] * len(tokens), finish_reason="stop")
 
 
-def message(chat: ChatModel, prompt: ChatPrompt, answer: Chunk) -> Message:
+def message(chat: ChatCodec, prompt: ChatPrompt, answer: Chunk) -> Message:
     reader = chat.reader(prompt)
     reader.read(answer)
     return reader.message
@@ -175,7 +175,7 @@ def answered(engine: Engine, family: Family, text: str, options: PromptOptions, 
     return message(chat, prompt_of(chat, options, *turns), said(engine, text))
 
 
-def prompt_of(chat: ChatModel, options: PromptOptions, *turns: Message) -> ChatPrompt:
+def prompt_of(chat: ChatCodec, options: PromptOptions, *turns: Message) -> ChatPrompt:
     rendered, taken = chat.render([*QUESTION, *turns], options)
     return ChatPrompt(rendered, [], options.tools, taken.describes, options.has_form)
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
+from eaglecpp.chat.codec import ChatCodec
 from eaglecpp.chat.message import Message
-from eaglecpp.chat.model import ChatModel
 from eaglecpp.engine.embedding import Embedder
 from eaglecpp.engine.scheduler import Scheduler
 from eaglecpp.server import answer, models
@@ -163,7 +163,7 @@ def test_a_request_for_a_full_queue_is_not_prepared(store_root: Any, monkeypatch
         with asked(own, 2, "/api/generate", LONG | {"raw": True}), monkeypatch.context() as patch:
             patch.setattr(Scheduler, "step", step)
             until(lambda: sum(own.get("/health").json()[key] for key in ("running", "waiting")) == 2)
-            patch.setattr(ChatModel, "render", lambda *args, **options: pytest.fail("it is prepared"))
+            patch.setattr(ChatCodec, "render", lambda *args, **options: pytest.fail("it is prepared"))
             refused = own.post("/v1/chat/completions", CHAT)
             assert refused.status_code == 503 and refused.json()["error"]["code"] == "queue_full"
             assert own.get(f"/props?model={MODEL}").status_code == 200, "/props must not count in the queue"

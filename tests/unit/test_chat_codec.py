@@ -12,9 +12,9 @@ import gguf
 import pytest
 
 from eaglecpp import AsyncEngine, ChatSession, Engine
+from eaglecpp.chat.codec import ChatCodec, PromptOptions
 from eaglecpp.chat.conversation import PromptMemory
 from eaglecpp.chat.message import Message, ToolCall
-from eaglecpp.chat.model import ChatModel, PromptOptions
 from eaglecpp.chat.reader import message_of
 from eaglecpp.chat.template import ChatTemplate, Rendered
 from eaglecpp.errors import ContextFullError, UnsupportedError
@@ -240,7 +240,7 @@ def test_the_modelfiles_messages_are_in_a_prompt_once(models: Models) -> None:
 
 def test_the_templates_text_determines_how_a_model_calls_tools(engine: Engine) -> None:
     """If the request has a template without tools, the model's own form of calls is used."""
-    chat: ChatModel = engine.shared.chat.with_template("<think>{{ messages[0].content }}<tool_call>")
+    chat: ChatCodec = engine.shared.chat.with_template("<think>{{ messages[0].content }}<tool_call>")
     other = chat.with_template("{{ messages[0].content }}")
     assert other.tags == chat.tags and other.tags is not None
     call = json.dumps({"name": "lamp", "arguments": {"on": False}})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`ChatModel` turns messages into a prompt that fits, and an answer into a message.
+"""`ChatCodec` turns messages into a prompt that fits, and an answer into a message.
 
-`Engine`, `AsyncEngine`, `ChatSession`, `eaglecpp run` and the server all use a `ChatModel`. A `ChatModel`
+`Engine`, `AsyncEngine`, `ChatSession`, `eaglecpp run` and the server all use a `ChatCodec`. A `ChatCodec`
 keeps no conversation and generates nothing.
 """
 
@@ -94,7 +94,7 @@ class PromptOptions:
 DEFAULT = PromptOptions()
 
 
-class ChatModel:
+class ChatCodec:
     """Converter of messages to prompts, and of answers to messages, for an opened model. Requests do not
     change this object.
 
@@ -106,8 +106,8 @@ class ChatModel:
         self._vocabulary = vocabulary
         self._model = model
         self._gguf_template = gguf_template
-        # the original model, if this model is a copy with another template
-        self._base: ChatModel | None = None
+        # the original, if this object is a copy with another template
+        self._base: ChatCodec | None = None
 
     @cached_property
     def template(self) -> ChatTemplate:
@@ -117,16 +117,14 @@ class ChatModel:
             gguf=self._gguf_template(), has_token=has_token, bos_text=bos, eos_text=eos
         )
 
-    def with_template(self, template: str | ChatTemplate | None) -> ChatModel:
-        """Returns the same model with another template, in Jinja or Go's language. For None, returns this
-        object.
-        """
+    def with_template(self, template: str | ChatTemplate | None) -> ChatCodec:
+        """Returns a copy with another template, in Jinja or Go's language. For None, returns this object."""
         if template is None:
             return self
         if isinstance(template, str):
             bos_text, eos_text = self._vocabulary.border_texts
             template = ChatTemplate.choose(modelfile=template, bos_text=bos_text, eos_text=eos_text)
-        other = ChatModel(self._vocabulary, self._model, self._gguf_template)
+        other = ChatCodec(self._vocabulary, self._model, self._gguf_template)
         other.template, other._base = template, self
         return other
 
