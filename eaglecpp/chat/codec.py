@@ -17,15 +17,7 @@ from typing import TYPE_CHECKING, Any
 from eaglecpp.chat.bounds import rendered_together
 from eaglecpp.chat.call_syntax import Tools
 from eaglecpp.chat.conversation import Conversation
-from eaglecpp.chat.formats import (
-    GPT_OSS,
-    HERMES,
-    KNOWN,
-    CallFormat,
-    Layout,
-    behind_thought,
-    thinking_tags,
-)
+from eaglecpp.chat.formats import GPT_OSS, HERMES, KNOWN, CallFormat, Layout, behind_thought, thinking_tags
 from eaglecpp.chat.images import image_mark
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.reader import AnswerReader, Reader

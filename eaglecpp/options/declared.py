@@ -47,12 +47,7 @@ class ModelOptions(Checked):
         untrusted=32768,
     )
     n_batch: int = declare(
-        2048,
-        "prompt tokens per batch",
-        low=1,
-        flags="-b --batch-size",
-        parameter="num_batch",
-        untrusted=2048,
+        2048, "prompt tokens per batch", low=1, flags="-b --batch-size", parameter="num_batch", untrusted=2048
     )
     n_ubatch: int = declare(512, "tokens per compute graph", low=1, flags="-ub --ubatch-size")
     n_threads: int = declare(
@@ -135,15 +130,10 @@ class ModelOptions(Checked):
         1, "conversations that can be open at once", low=1, high=MAX_SEQUENCES, flags=""
     )
     separate_caches: bool = declare(
-        False,
-        "separate KV cache for each conversation: faster for many at once, but without trees",
-        flags="",
+        False, "separate KV cache for each conversation: faster for many at once, but without trees", flags=""
     )
     lora: tuple[tuple[str, float], ...] = declare(
-        (),
-        "LoRA adapters, each with its scale (default 1)",
-        kind="pairs",
-        flags="--lora --lora-scaled",
+        (), "LoRA adapters, each with its scale (default 1)", kind="pairs", flags="--lora --lora-scaled"
     )
     mmproj: str = declare("", "GGUF of the projector for image input", flags="-mm --mmproj")
     rpc: tuple[str, ...] = declare(
@@ -314,14 +304,10 @@ class SamplingOptions(Checked):
     )
     ignore_eos: bool = _sampling(False, "continue after an end-of-generation token", untrusted=False)
     max_repeats: float = _sampling(
-        0.0,
-        "end an answer whose last 512 tokens repeat themselves more often than this; 0 = never",
-        low=0,
+        0.0, "end an answer whose last 512 tokens repeat themselves more often than this; 0 = never", low=0
     )
     think_budget: int = _sampling(
-        -1,
-        "maximum tokens of a thought; then it is closed and the answer begins; -1 = unlimited",
-        low=-1,
+        -1, "maximum tokens of a thought; then it is closed and the answer begins; -1 = unlimited", low=-1
     )
     n_probs: int = _sampling(
         0, "log-probabilities to return per token; 0 = none", low=0, high=1000, flags="", untrusted=False

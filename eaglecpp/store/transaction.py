@@ -31,14 +31,7 @@ import msgspec
 
 from eaglecpp.files import make_folder, read_limited, replace_bytes, sync
 from eaglecpp.references import ModelName, canonical
-from eaglecpp.store.content import (
-    MORE_ROOM,
-    check_space,
-    file_digest,
-    known_digest,
-    lock_store,
-    try_lock,
-)
+from eaglecpp.store.content import MORE_ROOM, check_space, file_digest, known_digest, lock_store, try_lock
 from eaglecpp.store.errors import DigestError, Report, Status, StoreError, silent
 from eaglecpp.store.layout import LOCKS, blob_path, find_manifest, manifest_files, manifest_path
 from eaglecpp.store.manifest import CONFIG, IMAGE, MAX_JSON, Layer, Manifest

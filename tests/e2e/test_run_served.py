@@ -303,9 +303,7 @@ def test_invalid_answers_of_a_server_are_one_error(path: str, body: str, said: s
             list(answers(Conversation("", (), ()), {}))
 
 
-def test_a_refused_connection_is_closed_and_a_lost_host_is_noticed(
-    recwarn: pytest.WarningsRecorder,
-) -> None:
+def test_a_refused_connection_is_closed_and_a_lost_host_is_noticed(recwarn: pytest.WarningsRecorder) -> None:
     with other_program("127.0.0.1") as (port, _):
         with pytest.raises(ServerRefusedError, match="status 404"):
             request(f"http://127.0.0.1:{port}", "POST", "/nothing")
@@ -318,9 +316,7 @@ def test_a_refused_connection_is_closed_and_a_lost_host_is_noticed(
     assert [one for one in recwarn if one.category is ResourceWarning] == []
 
 
-def test_a_remote_server_is_reached_through_the_environments_proxy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_remote_server_is_reached_through_the_environments_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     with other_program("127.0.0.1") as (proxy, seen), other_program("127.0.0.1") as (port, keys):
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy}")
         with pytest.raises(ServerRefusedError, match="status 404"):  # the proxy answers with this status
@@ -351,10 +347,7 @@ def test_a_certificate_is_checked_and_can_be_trusted(tmp_path: Path, monkeypatch
         with pytest.raises(ServerRefusedError, match="cannot use the proxy or SSL_CERT_FILE"):
             request(address, "GET", "/api/version")
         monkeypatch.delenv("SSL_CERT_FILE")
-    with (
-        other_program("127.0.0.1") as (port, _),
-        pytest.raises(ServerRefusedError, match="does not use TLS"),
-    ):
+    with other_program("127.0.0.1") as (port, _), pytest.raises(ServerRefusedError, match="does not use TLS"):
         request(f"https://localhost:{port}", "GET", "/api/version")
 
 

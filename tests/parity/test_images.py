@@ -172,9 +172,7 @@ def counted_encodings() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("seeing", ["janus_pro", "qwen2vl"], indirect=True)
-def test_images_are_encoded_once_if_they_fit(
-    open_engine: Callable[..., eaglecpp.Engine],
-) -> None:
+def test_images_are_encoded_once_if_they_fit(open_engine: Callable[..., eaglecpp.Engine]) -> None:
     one, other = make_image(1), make_image(2)
     with open_engine() as engine:
         for n, n_sent in ((100, 1), (2000, 0)):
@@ -193,9 +191,7 @@ def test_images_are_encoded_once_if_they_fit(
 
 
 @pytest.mark.parametrize("seeing", ["qwen2vl"], indirect=True)
-def test_an_image_larger_than_the_context_is_refused(
-    open_engine: Callable[..., eaglecpp.Engine],
-) -> None:
+def test_an_image_larger_than_the_context_is_refused(open_engine: Callable[..., eaglecpp.Engine]) -> None:
     image = make_image(1, width=8, height=5000)
     with open_engine(n_ctx=256) as engine, counted_encodings() as sent:
         for asked in (engine.chat, engine.chat_prompt):
@@ -238,9 +234,7 @@ def test_drafts_change_nothing(
 
 
 @every_target
-def test_an_image_is_recognised_by_its_content(
-    open_engine: Callable[..., eaglecpp.Engine],
-) -> None:
+def test_an_image_is_recognised_by_its_content(open_engine: Callable[..., eaglecpp.Engine]) -> None:
     first, second = make_image(1), make_image(2)
     with open_engine() as engine:
         one = engine.chat([ask("What is len?", first)], **GREEDY)
@@ -369,9 +363,7 @@ def own_reader() -> psutil.Process:
     return reader
 
 
-def test_ctrl_c_does_not_end_the_image_reader(
-    open_engine: Callable[..., eaglecpp.Engine],
-) -> None:
+def test_ctrl_c_does_not_end_the_image_reader(open_engine: Callable[..., eaglecpp.Engine]) -> None:
     with open_engine() as engine:
         reader = own_reader()
         with (
@@ -464,9 +456,7 @@ def test_a_saved_chat_keeps_its_images(open_engine: Callable[..., eaglecpp.Engin
         assert again.retry(**GREEDY).tokens == first.tokens
 
 
-def test_a_waiting_image_does_not_stop_other_rounds(
-    open_engine: Callable[..., eaglecpp.Engine],
-) -> None:
+def test_a_waiting_image_does_not_stop_other_rounds(open_engine: Callable[..., eaglecpp.Engine]) -> None:
     """Tests that a waiting image does not stop other rounds. A long text before this image is read a few rows
     per round, as without the image.
     """
@@ -489,9 +479,7 @@ def test_a_waiting_image_does_not_stop_other_rounds(
 
 
 @pytest.mark.parametrize("seeing", ["qwen2vl"], indirect=True)
-def test_rows_of_one_position_stay_together(
-    open_engine: Callable[..., eaglecpp.Engine],
-) -> None:
+def test_rows_of_one_position_stay_together(open_engine: Callable[..., eaglecpp.Engine]) -> None:
     """Tests image rows that share one position. They must stay together if they are read in several batches,
     interrupted in the middle, swapped out, or put into a cache that trees have filled.
     """

@@ -26,13 +26,7 @@ from eaglecpp.errors import EngineBusyError
 from helpers.kills import killed_everywhere
 from helpers.models import Models
 from helpers.random_block import BlockShape
-from helpers.tiny_arch import (
-    make_forgetful_hybrid,
-    make_hybrid,
-    make_latent,
-    make_recurrent,
-    make_windowed,
-)
+from helpers.tiny_arch import make_forgetful_hybrid, make_hybrid, make_latent, make_recurrent, make_windowed
 
 MADE = {
     "windowed": make_windowed,

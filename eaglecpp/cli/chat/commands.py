@@ -294,10 +294,7 @@ def _show(chat: Chat, rest: str, *, tell: Callable[[Chat], str]) -> None:
 _FACTS: dict[str, tuple[Callable[[Chat], str], str]] = {
     "info": (_info, "The model, and the origin of each option"),
     "license": (_license, "License of the model"),
-    "modelfile": (
-        _modelfile,
-        "A Modelfile that creates this model, including this chat",
-    ),
+    "modelfile": (_modelfile, "A Modelfile that creates this model, including this chat"),
     "parameters": (
         lambda chat: parameter_text(chat_modelfile(chat)) or "No parameters were specified for this model.",
         "Parameters of the model, and those set here",

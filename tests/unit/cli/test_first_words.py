@@ -141,9 +141,7 @@ def test_help_shows_the_usual_options_and_how_to_see_all(
     assert len(re.findall(r"^  -", usual[places[2] :], re.M)) in (11, 12), "expected ten options and the help"
 
 
-def test_examples_come_first_and_engine_options_last(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_examples_come_first_and_engine_options_last(capsys: pytest.CaptureFixture[str]) -> None:
     for name in COMMANDS:
         command = group.get_command(click.Context(group), name)
         assert main([name, "--help-all" if getattr(command, "usual", ()) else "--help"]) == 0

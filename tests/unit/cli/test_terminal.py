@@ -102,9 +102,7 @@ def test_withheld_text_is_shown_after_ctrl_c(models: Models) -> None:
     assert len(result.text) > 1 and "".join(shown) == result.text
 
 
-def test_long_text_wraps_and_a_command_stays_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_long_text_wraps_and_a_command_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert table(("NAME", "WHAT"), [("a", "one two three four five six seven eight")]).splitlines() == [

@@ -168,11 +168,7 @@ def test_a_stuck_store_is_reported(root: Path, monkeypatch: pytest.MonkeyPatch) 
     shows that a second download waits for the first.
     """
     monkeypatch.setattr("eaglecpp.store.content._PATIENCE_S", 0.1)
-    with (
-        lock_store(root),
-        pytest.raises(StoreError, match="another process has held"),
-        lock_store(root),
-    ):
+    with lock_store(root), pytest.raises(StoreError, match="another process has held"), lock_store(root):
         pass
 
 
