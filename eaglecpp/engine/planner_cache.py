@@ -19,6 +19,7 @@ import platform
 import time
 from collections.abc import Collection
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -30,6 +31,7 @@ from eaglecpp.opening.plan import OpeningPlan
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions, describe
 
 _log = logging.getLogger("eaglecpp.planner")
+_Rows = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]  # the native engine walks up to the largest number
 _SAVE_EVERY = 60.0  # minimum seconds between two writes of the file
 # Seconds after which a measurement expires. Drivers may change although the key stays the same.
 _KEPT_S = 30 * 86400.0
@@ -49,7 +51,7 @@ class _Learned(msgspec.Struct):
     key: str
     costs: dict[str, list[float]]
     acceptance: dict[str, list[float]]
-    exact: dict[str, list[tuple[int, bool]]]
+    exact: dict[str, list[tuple[_Rows, bool]]]
     answers: list[Answered]
     kernels: float | None
 

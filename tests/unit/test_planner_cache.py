@@ -102,13 +102,16 @@ def test_acceptance_is_kept_in_a_file_for_each_setting(run: Run, home: Path, mod
     assert len(list(home.iterdir())) == 2
 
 
-@pytest.mark.parametrize("damage", [b"", b"[1]", b"{}", b"\xff\x00", None])
+@pytest.mark.parametrize("damage", [b"", b"[1]", b"{}", b"\xff\x00", None, (b"[2,", b"[2147483647,")])
 def test_a_damaged_file_is_ignored_reported_and_rewritten(
-    run: Run, home: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
+    run: Run, home: Path, damage: bytes | tuple[bytes, bytes] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(strategy="off")
     for path in home.iterdir():
-        path.write_bytes(path.read_bytes()[:-9] if damage is None else damage)
+        whole = path.read_bytes()
+        other = whole.replace(*damage) if isinstance(damage, tuple) else damage
+        path.write_bytes(whole[:-9] if other is None else other)
+        assert path.read_bytes() != whole
     caplog.set_level("INFO", "eaglecpp.planner")
     assert len(run().tokens) == 64
     assert caplog.text.count("is damaged or from another version") == 1
