@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from eaglecpp.engine.native import Unique
 from eaglecpp.engine.scheduler import CancelledGenerationError, Generation, Update, preempted
 from eaglecpp.errors import InvalidStateError
 from eaglecpp.results import Chunk, Completion
@@ -29,7 +30,7 @@ class AsyncGeneration(Generation):
     n_unread: int = 0
 
 
-class AsyncStream(AsyncIterator[Chunk]):
+class AsyncStream(Unique, AsyncIterator[Chunk]):
     """A running or queued generation: `async for` yields chunks, `completion()` returns the result so far.
 
     Leaving `async with`, or `cancel()`, frees the slot before the next round.

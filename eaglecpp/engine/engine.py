@@ -25,7 +25,7 @@ from eaglecpp.engine.embedding import Embedder, EmbedKeywords
 from eaglecpp.engine.exactness import Exactness
 from eaglecpp.engine.gains import Gains
 from eaglecpp.engine.loading import load
-from eaglecpp.engine.native import NativeSequence
+from eaglecpp.engine.native import NativeSequence, Unique
 from eaglecpp.engine.planner_cache import PlannerCache
 from eaglecpp.engine.request import GenerationRequest, ResolvedRequest
 from eaglecpp.engine.scheduler import Scheduler
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("eaglecpp.engine")
 
 
-class Engine(Talking):
+class Engine(Unique, Talking):
     """A loaded target with an optional drafter. `open` loads both. Release the engine with `close()` or a
     `with` block.
 

@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import starmap
-from typing import Any
+from typing import Any, NoReturn
 
 from eaglecpp._extension import core
 from eaglecpp.errors import EagleError, EngineBusyError, InvalidStateError, InvalidValueError
@@ -41,6 +41,15 @@ def checks_arguments() -> Iterator[None]:
         raise InvalidValueError(str(error)) from error
 
 
+class Unique:
+    """Base of classes whose objects release something when they end. A copy would release it a second
+    time.
+    """
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be copied or pickled")
+
+
 class _Hold:
     """A call that has exclusive use of an engine. thread: ident of the calling thread; 0 = the call has
     ended.
@@ -49,7 +58,7 @@ class _Hold:
     thread = 0
 
 
-class NativeEngine:
+class NativeEngine(Unique):
     """Owns a `core.Engine`. waits: True = threads wait for each other, instead of raising
     `EngineBusyError`.
     """
@@ -149,7 +158,7 @@ class NativeEngine:
             native.close()
 
 
-class NativeSequence:
+class NativeSequence(Unique):
     """A sequence of the engine. The constructor opens the sequence. The sequence is released when this object
     is closed or garbage collected. Raises `EngineBusyError` if another thread uses the engine.
     """

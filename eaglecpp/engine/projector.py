@@ -22,7 +22,7 @@ from typing import Any
 from eaglecpp._extension import core
 from eaglecpp.chat.images import check_together, check_unpacked
 from eaglecpp.engine import projector_worker
-from eaglecpp.engine.native import NativeEngine
+from eaglecpp.engine.native import NativeEngine, Unique
 from eaglecpp.engine.projector_worker import receive, send
 from eaglecpp.errors import InvalidValueError, MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.threads import check_wanted
@@ -45,7 +45,7 @@ class InputChunk:
     columns: int = 0
 
 
-class Projector:
+class Projector(Unique):
     """Encodes images in a separate process. mmproj: the projector's file; target: the target's file, from
     which only metadata is read; gpu: the projector may run on a GPU.
 

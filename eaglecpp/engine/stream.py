@@ -17,7 +17,7 @@ from dataclasses import replace
 from eaglecpp._extension import core
 from eaglecpp.chat.think_budget import ThinkBudget
 from eaglecpp.engine.loops import ends_in_a_loop, is_looping
-from eaglecpp.engine.native import NativeSequence, step_together
+from eaglecpp.engine.native import NativeSequence, Unique, step_together
 from eaglecpp.engine.request import ResolvedRequest, Shared
 from eaglecpp.engine.vocabulary import Detokenizer
 from eaglecpp.errors import EagleError
@@ -30,7 +30,7 @@ UNWATCHED_MS = 100.0
 _STOP_MS = 30.0
 
 
-class Stream(AnswerStream):
+class Stream(Unique, AnswerStream):
     """A running generation. Iterate over it for chunks; `completion()` returns the result so far, `close()`
     stops early.
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import shutil
 import threading
 from collections.abc import Iterator
@@ -13,7 +15,14 @@ import gguf
 import pytest
 
 from eaglecpp import Completion, Engine
-from eaglecpp.errors import ContextFullError, EngineBusyError, GgufError, ModelNotFoundError, UnsupportedError
+from eaglecpp.errors import (
+    ContextFullError,
+    EngineBusyError,
+    GgufError,
+    InvalidValueError,
+    ModelNotFoundError,
+    UnsupportedError,
+)
 from helpers.models import Models
 from helpers.tiny import prompt_ids
 
@@ -84,7 +93,7 @@ def test_bos_is_added_once_to_text_and_never_to_ids(engine: Engine) -> None:
         ([1.5], TypeError, "float"),
         (5, TypeError, "prompt: expected str, bytes or a list of token ids, found int"),
         (None, TypeError, "found NoneType"),
-        ("\ud800", ValueError, "surrogates"),
+        ("\ud800", InvalidValueError, "surrogates"),
         (prompt_ids(N_CTX + 10), ContextFullError, f"context size of {N_CTX}"),
     ],
 )
@@ -232,9 +241,13 @@ def test_wrong_files_are_refused_with_their_names(models: Models, tmp_path: Path
     assert len(missing.traceback) > 2  # the traceback in a log shows the caller that opened the file
 
 
-def test_a_closed_engine_raises(models: Models) -> None:
+def test_a_closed_engine_raises_and_copies_are_refused(models: Models) -> None:
     engine = Engine.open(models.target, n_ctx=64)
     stream = engine.stream(PROMPT, temperature=0.0)
+    for one in (engine, stream, engine.default_session.slot):
+        for make_copy in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="cannot be copied or pickled"):
+                make_copy(one)  # a copy would free the engine or the sequence at its end
     next(stream)
     engine.close()
     engine.close()
