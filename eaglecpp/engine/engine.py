@@ -115,6 +115,8 @@ class Engine(Unique, Talking):
         Checks all prompts before the first prompt runs. The error for an invalid prompt names the index of
         the prompt.
         """
+        if isinstance(prompts, str | bytes):
+            raise InvalidTypeError(f"expected a list of prompts, found {type(prompts).__name__}")
         requests = [self._resolved(index, prompt, options) for index, prompt in enumerate(prompts)]
         sessions, scheduler = [self.default_session], Scheduler()
         try:

@@ -199,7 +199,7 @@ class Stream(Unique, AnswerStream):
         """
         try:
             return self._take(result) if self._gave_tokens(result) else None
-        except Exception as error:
+        except BaseException as error:  # `stop_when` may raise SystemExit, which is this request's error too
             self._failed = True
             self.close()
             return error

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from eaglecpp.chat.images import split_at_images
-from eaglecpp.engine.native import NativeEngine
+from eaglecpp.engine.native import NativeEngine, checks_arguments
 from eaglecpp.engine.projector import Projector
 from eaglecpp.errors import ContextFullError, InvalidTypeError, InvalidValueError
 
@@ -240,7 +240,8 @@ class Vocabulary:
 
     def _to_tokenize(self, text: str | bytes, add_bos: bool, special: bool) -> tuple[bytes, bool]:
         """Returns the text's bytes, and whether llama.cpp must add a BOS token."""
-        data = text.encode("utf-8") if isinstance(text, str) else bytes(text)
+        with checks_arguments():  # a lone half of a surrogate pair has no UTF-8
+            data = text.encode("utf-8") if isinstance(text, str) else bytes(text)
         return data, add_bos and not (special and self.bos_text and data.startswith(self.bos_text))
 
     def _unended(self, tokens: list[int], add_special: bool) -> list[int]:

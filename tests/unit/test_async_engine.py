@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -293,7 +295,7 @@ async def test_former_names_of_arguments_and_metrics_are_accepted(models: Models
 
 @pytest.mark.parametrize("strategy", ["off", "chain:3"])
 async def test_a_request_whose_sampler_fails_ends_alone(strategy: str, models: Models) -> None:
-    """Tests that a request whose sampler fails ends alone, although its sampler fails in the middle of a
+    """Tests that a request whose sampler or callback fails ends alone, although it fails in the middle of a
     round that is shared with another conversation.
     """
     options = OPTIONS | {"max_tokens": 200, "ignore_eos": True, "strategy": strategy}
@@ -306,9 +308,12 @@ async def test_a_request_whose_sampler_fails_ends_alone(strategy: str, models: M
             ({"grammar": f"root ::= wide{WIDE}"}, GrammarError, "items; max is 1000"),
             ({"grammar": "root ::= ("}, GrammarError, "grammar"),
             ({"logit_bias": every}, ValueError, "removed all tokens"),
+            ({"stop_when": lambda tokens: sys.exit("enough")}, SystemExit, "enough"),
         ):
             victim = engine.stream(PROMPTS[0], **options)
             await anext(victim)
+            with pytest.raises(TypeError, match="cannot be copied"):
+                copy.copy(victim)  # the end of a copy would end the generation
             with pytest.raises(error, match=text):
                 async for _ in engine.stream(PROMPTS[1], **options | bad):
                     pass

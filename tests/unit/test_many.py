@@ -77,3 +77,5 @@ def test_an_error_ends_all_and_frees_the_slots(engine: Engine) -> None:
 def test_a_list_of_texts_is_not_a_prompt(engine: Engine) -> None:
     with pytest.raises(TypeError, match="generate_many"):
         engine.generate(PROMPTS, **GREEDY)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="expected a list of prompts, found str"):
+        engine.generate_many(PROMPTS[0], **GREEDY)
