@@ -20,6 +20,7 @@ from eaglecpp.options import Strategy
 from eaglecpp.store.progress import Bars
 
 if TYPE_CHECKING:
+    from eaglecpp.chat.template import ChatTemplate
     from eaglecpp.engine.engine import Engine
 
 # Number of prompt tokens per batch in `run`. Ctrl+C and the progress display take effect after each batch.
@@ -76,16 +77,13 @@ def open_engine(
         note(f"note: {in_flags(notice)}")
     engine = Engine(plan)
     if verbose:
-        note(plan_text(engine.plan, engine))
+        note(plan_text(engine.plan, engine.chat_template))
     return engine
 
 
-def plan_text(plan: OpeningPlan, engine: Engine | None = None) -> str:
-    """Formats a plan: the files to open, and the origin of each option. engine: the engine that was opened
-    with this plan, None if there is none yet
-    """
-    template = "" if engine is None else engine.chat_template.describe()
-    return "\n".join(f"{name + ':':<12}{text}" for name, text in plan.rows(template))
+def plan_text(plan: OpeningPlan, template: ChatTemplate) -> str:
+    """Formats a plan: the files to open, the chat template, and the origin of each option."""
+    return "\n".join(f"{name + ':':<12}{text}" for name, text in plan.rows(template.describe()))
 
 
 def needs_draft(strategy: Strategy | None, can_draft: bool) -> None:

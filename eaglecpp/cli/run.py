@@ -203,7 +203,7 @@ def run(
         if asked.verbose and chat.server is not None:
             note(f"server:     {chat.server.address} (--no-server opens the model in this process)")
         elif asked.verbose:
-            note(plan_text(chat.engine.plan, chat.engine))
+            note(plan_text(chat.engine.plan, chat.engine.chat_template))
         if text is None:
             run_chat(chat)
         else:

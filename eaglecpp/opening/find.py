@@ -230,11 +230,14 @@ def template_in_use(model: StoredModel, facts: Facts | None) -> ChatTemplate | N
     """Returns the chat template that `eaglecpp run` would use; None for a drafter that is stored without a
     target.
     """
-    if facts is None:
-        return None
+    return None if facts is None else template_of(resolved(model), facts)
+
+
+def template_of(files: ModelFiles, facts: Facts) -> ChatTemplate:
+    """Returns the chat template of a model that is not opened. facts: the target's facts"""
     tokens = set(facts.tokens)
     gguf = facts.file.text("tokenizer.chat_template", "")
-    return resolved(model).chat_template(gguf=gguf, has_token=lambda text: text.encode() in tokens)
+    return files.chat_template(gguf=gguf, has_token=lambda text: text.encode() in tokens)
 
 
 def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | None:

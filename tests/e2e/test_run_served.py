@@ -219,12 +219,13 @@ def test_a_chat_is_answered_by_the_server(cli: Cli, server: Server, home: Path, 
 
 
 def test_commands_that_need_the_model_open_it_here(server: Server, home: Path, tmp_path: Path) -> None:
-    lines = ["/set parameter temperature 0", "/strategy off", "/show info", "and more", "/show template"]
-    shown = chat(tmp_path, ["hello there", *lines, "so what"])
+    lines = ["/set parameter temperature 0", "/strategy off", "/show info", "and more"]
+    lines += ["/show template", "/show license", "so what", "/set parameter num_ctx 256"]
+    shown = chat(tmp_path, ["hello there", *lines, "and then"])
     assert "drafting off" in shown and "(the command's default)" in shown
     before, _, after = shown.partition("from now on tiny:latest answers in this process")
-    assert "/show template" in before and "tokens/s" in after
-    assert len(saved_messages(home)) == 6
+    assert "num_ctx 256" in before and "tokens/s" in after
+    assert len(saved_messages(home)) == 8
 
 
 def test_a_chat_that_switched_to_the_servers_model_continues_here_with_its_first_messages(

@@ -166,6 +166,7 @@ class Chat:
             self.renew(reloads)
         except BaseException:
             self.source, self.settings = before
+            self.notices.clear()  # they are about the plan that failed
             self.renew(reloads)
             raise
         return reloads

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -31,9 +31,13 @@ from eaglecpp.files import read_limited
 from eaglecpp.human import human_bytes, nearest
 from eaglecpp.modelfile import Command, Modelfile, ModelName
 from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS, parse_value
+from eaglecpp.opening.find import template_of
 from eaglecpp.options import Strategy
 from eaglecpp.store import Stores
 from eaglecpp.store.describe import for_both, parameter_text
+
+if TYPE_CHECKING:
+    from eaglecpp.store.facts import Facts
 
 Run = Callable[[Chat, str], Any]
 
@@ -264,25 +268,34 @@ def _modelfile(chat: Chat) -> str:
     return for_both(chat_modelfile(chat), read_facts([draft]).draft_kind if draft else "").to_text()
 
 
-def _info(chat: Chat) -> str:
-    """Returns the model's properties, as in Ollama, and the options with which the model was opened."""
-    from eaglecpp.cli.show import model_rows
+def _facts(chat: Chat) -> Facts:
+    """Returns the facts in the header of the model's file. Does not open the model, because a server may
+    answer.
+    """
     from eaglecpp.store.facts import read_facts
 
-    engine = chat.engine if chat.is_open else None
-    rows = model_rows(read_facts([chat.source.target]))
-    plan = plan_text(engine.plan if engine else chat.plan, engine)
-    return section("Model", rows) + fitted(plan, 12)
+    chat.check_here()
+    return read_facts([chat.source.target])
+
+
+def _info(chat: Chat) -> str:
+    """Returns the model's properties, as in Ollama, and the options of the next answer."""
+    from eaglecpp.cli.show import model_rows
+
+    is_without = chat.is_open and chat.engine.plan.draft is None  # the drafter may not fit
+    plan = chat.plan.without_drafts() if is_without and not chat.plan.drafts_text_alone else chat.plan
+    facts = _facts(chat)
+    return section("Model", model_rows(facts)) + fitted(plan_text(plan, template_of(chat.source, facts)), 12)
 
 
 def _license(chat: Chat) -> str:
     texts = chat.source.modelfile.license
-    text = "\n\n".join(texts) if texts else chat.engine.metadata.get("general.license", "")
+    text = "\n\n".join(texts) if texts else _facts(chat).file.text("general.license", "")
     return text or "No license was specified for this model."
 
 
 def _template(chat: Chat) -> str:
-    template = chat.engine.chat_template
+    template = template_of(chat.source, _facts(chat))
     return f"{template.text}\n\n({template.describe()})"
 
 

@@ -61,9 +61,11 @@ def test_ollamas_answers(talk: Talk, capsys: Capture, line: str, answer: str) ->
 
 def test_parameters_reach_the_answer_and_a_longer_context_reloads(talk: Talk, capsys: Capture) -> None:
     lines = ["/set parameter num_predict 3", "hello", "/set parameter num_ctx 1024"]
-    chat = talk(*lines, "/set parameter stop e", "more")
+    chat = talk(*lines, "/set parameter num_ctx 9999999999", "/set parameter stop e", "more")
     assert chat.engine.n_ctx == 1024 and len(said(chat)) == 4
-    assert "reloaded; context 1024 tokens" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "reloaded; context 1024 tokens" in err
+    assert "expected -1 to 1073741824" in err and "-c is 2147483647" not in err
     assert chat.engine.timings.predicted_n <= 6
     assert chat.plan.sampling_options().stop == ("e",)
     assert "e" not in chat.conversation.messages[3].content
@@ -135,8 +137,9 @@ def test_show_describes_the_model(talk: Talk, models: Models, capsys: Capture) -
     )
     source = found_file(models.target, text, models.draft)
     lines = ("info", "license", "parameters", "system", "template", "modelfile")
-    talk("/set parameter top_p 0.5", "hello", *(f"/show {line}" for line in lines), source=source)
+    talk("hello", "/set parameter top_p 0.5", *(f"/show {line}" for line in lines), source=source)
     out = capsys.readouterr().out
+    assert "option:     top_p 0.5 (set in this chat)" in out
     assert f"target:     {models.target}" in out and f"drafter:    {models.draft}" in out
     assert "option:     n_ctx 512 (" in out and "template:   Jinja template from the GGUF" in out
     assert "Free.\n" in out
