@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from eaglecpp._extension import core
 from eaglecpp.chat.think_budget import ThinkBudget
-from eaglecpp.engine.loops import ends_in_a_loop, is_looping
+from eaglecpp.engine.loops import TAIL, ends_in_a_loop, is_looping
 from eaglecpp.engine.native import NativeSequence, Unique, step_together
 from eaglecpp.engine.request import ResolvedRequest, Shared
 from eaglecpp.engine.vocabulary import Detokenizer
@@ -111,9 +111,13 @@ class Stream(Unique, AnswerStream):
     @property
     def unwatched_ms(self) -> float:
         """Milliseconds for which rounds may run before Python checks their tokens; 0 if a thinking budget has
-        to be checked after each round, or if the target cannot roll back the tokens after a stop string.
+        to be checked after each round, or if the target cannot roll back the tokens after a stop string
+        or a repetition.
         """
-        stops = self._request.sampling.stop or self._request.source.stop_when is not None
+        sampling = self._request.sampling
+        # No model generates the other half of a tail within one call.
+        may_loop = sampling.max_repeats > 0 and self.n_tokens > TAIL // 2
+        stops = sampling.stop or self._request.source.stop_when is not None or may_loop
         if self._budget is not None or (stops and self._shared.native.chains_only):
             return 0.0
         return _STOP_MS if stops else UNWATCHED_MS

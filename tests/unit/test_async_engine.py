@@ -107,6 +107,16 @@ async def test_rounds_after_a_stop_string_leave_no_trace(
     assert next_turn.timings.prompt_n < 25
 
 
+async def test_rounds_after_a_repetition_leave_no_trace(tmp_path: Path) -> None:
+    files, options = make_hybrid(tmp_path), {"ignore_eos": True, "temperature": 0.0}
+    async with await AsyncEngine.open(files.target, n_ctx=1024) as engine:
+        answer = await engine.generate("ab", max_repeats=1.5, **options)
+        text = [*answer.prompt_tokens, *answer.tokens, *answer.prompt_tokens]
+        next_turn = await engine.generate(text, max_tokens=1, **options)
+    assert answer.timings.loops and 512 <= len(answer.tokens) < 900
+    assert next_turn.timings.prompt_n < 10
+
+
 LEFT_OPEN = """
 import asyncio, sys, threading
 from eaglecpp import AsyncEngine, Engine
