@@ -173,7 +173,8 @@ class GenerationRequest(PromptOptions):
         `usual`.
         """
         sampling = replace(self.sampling or usual, **self.options)
-        text = resolve_grammar(self.grammar, self.json_schema, self.response_format)
+        own = self.grammar or self.options.get("grammar")
+        text = resolve_grammar(own, self.json_schema, self.response_format)
         if text is None and sampling.grammar:
             text = resolve_grammar(sampling.grammar)  # a Lark grammar is returned unchanged
         return sampling if text is None else replace(sampling, grammar=text)

@@ -345,7 +345,7 @@ def _with_calls(model: LoadedModel, request: ServedRequest) -> ServedRequest:
     template = model.chat.template
     forms = (*template.calls, *(() if template.takes.tools else (HERMES,)))
     opens = {form.open for form in forms if form.open}  # calls without an opening mark are bare JSON
-    grammar = resolve_grammar(json_schema={"anyOf": [form, *bare]})
+    grammar = resolve_grammar(request.options.get("grammar"), {"anyOf": [form, *bare]})
     assert grammar is not None
     if opens:
         calls = " | ".join(json.dumps(text, ensure_ascii=False) for text in sorted(opens))

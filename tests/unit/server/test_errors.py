@@ -191,6 +191,11 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/v1/chat/completions", {"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}}, "tool_choice: "),
     ("/v1/chat/completions", {"response_format": {"type": "xml"}}, "response_format.type: "),
     ("/v1/chat/completions", {"grammar": "root ::= ("}, "grammar"),
+    *(("/v1/chat/completions", {"grammar": 'root ::= "a"', **form}, "give one of grammar") for form in (
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_object"}, "tools": [TOOL]},
+        {"tool_choice": "required", "tools": [TOOL]},
+    )),
     *((path, body | {"max_tokens": 1}, '["not"]') for path, body in (
         ("/v1/chat/completions", {"tools": [{"type": "function", "function": STRICT}]}),
         ("/v1/chat/completions", {"tools": [{"function": STRICT}], "tool_choice": "required"}),
