@@ -175,7 +175,7 @@ def message(error: Exception) -> tuple[str, int]:
             if ours := OF_LLAMA_CPP.get(error.option_name):
                 return f"no such option: {error.option_name} is llama.cpp's; {ours}{where}", 2
             return f"no such option: {error.option_name}{_meant(error)}{where}", 2
-        text = error.format_message()
+        text = " ".join(error.format_message().split())
         return text[:1].lower() + text[1:].removesuffix(".") + where, 2
     if isinstance(error, click.ClickException):
         return error.format_message(), error.exit_code

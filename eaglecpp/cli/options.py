@@ -442,7 +442,14 @@ def _value_type(one: Option) -> click.ParamType[Any]:
         bounds = (one.minimum, one.maximum)
         low, high = (None if bound is None or math.isinf(bound) else int(bound) for bound in bounds)
         return click.IntRange(low, high)
-    return click.FloatRange(one.minimum, one.maximum) if one.kind is float else click.STRING
+    return _Number(one.minimum, one.maximum) if one.kind is float else click.STRING
+
+
+class _Number(click.FloatRange):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Refuses NaN too, which is in every range."""
+        number: float = super().convert(value, param, ctx)
+        return self.fail(f"{value!r} is not a number", param, ctx) if math.isnan(number) else number
 
 
 def _default_text(one: Option) -> str:

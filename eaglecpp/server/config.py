@@ -256,7 +256,7 @@ def read_presets(file: Path) -> dict[str, Preset]:
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise PresetError(f"{file}: {error}") from None
+        raise PresetError(f"{file}: {getattr(error, 'strerror', None) or error}") from None
     if not tables:
         raise PresetError(f'{file}: expected at least one model, such as [name] and path = "model.gguf"')
     presets: dict[str, Preset] = {}

@@ -69,13 +69,7 @@ def reference_run(it: ConvertedPair, prompt: list[int]) -> Rounds:
 
 
 @pytest.mark.parametrize(
-    ("kind", "arch"),
-    [
-        ("eagle3", "llama"),
-        ("eagle31", "llama"),
-        ("eagle31", "qwen2"),
-        ("eagle3", "qwen3"),
-    ],
+    ("kind", "arch"), [("eagle3", "llama"), ("eagle31", "llama"), ("eagle31", "qwen2"), ("eagle3", "qwen3")]
 )
 def test_rounds_equal_the_reference(kind: str, arch: str, pairs: Callable[..., ConvertedPair]) -> None:
     it = pairs(kind, arch)

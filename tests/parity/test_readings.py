@@ -90,9 +90,7 @@ def test_a_head_without_a_norm_is_exact(differences: Callable[..., list[float]])
     assert none < TOLERANCE < normed
 
 
-def test_two_merged_norms_are_closer_than_either_alone(
-    differences: Callable[..., list[float]],
-) -> None:
+def test_two_merged_norms_are_closer_than_either_alone(differences: Callable[..., list[float]]) -> None:
     """Tests that merging two norms into one norm is closer to the trainer than either norm alone. The merged
     norm is not exact, because the size of a row after the first norm's weights varies between rows. The
     variation is largest for narrow rows, like the rows of 64 values here.

@@ -65,6 +65,21 @@ def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("bench tiny --seconds nan", "'nan' is not a number (see"),
+        ("run tiny --temp nan hi", "'nan' is not a number (see"),
+        ("launch", "Choose from: claude, codex, opencode (see"),
+        ("serve --models none.toml", "error: none.toml: No such file or directory\n"),
+    ],
+)
+def test_wrong_arguments_are_one_line(line: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(line.split()) in (1, 2)
+    err = capsys.readouterr().err
+    assert text in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("typed", "offered"),
     [
         ("doct", "plain,doctor\n"),

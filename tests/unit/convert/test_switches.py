@@ -123,12 +123,7 @@ def test_latent_attention_is_reported(convert: Convert, tmp_path: Path) -> None:
     ("family", "shape", "edit", "note"),
     [
         ("vllm", DraftShape(latent=LatentShape()), {"mla_use_nope": True}, "mla_use_nope"),
-        (
-            "vllm",
-            DraftShape(),
-            {"num_hidden_layers": 40},
-            "is 40, but the tensors have 1 layers",
-        ),
+        ("vllm", DraftShape(), {"num_hidden_layers": 40}, "is 40, but the tensors have 1 layers"),
         ("vllm", DraftShape(), {"sliding_window": 4096}, "no layer uses sliding_window 4096"),
         ("specforge", DraftShape(fc_norm=True, norm_output=True), {}, "SpecForge 0.2.0"),
         (

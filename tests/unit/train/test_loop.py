@@ -21,15 +21,7 @@ from eaglecpp.errors import MismatchError, TrainError
 from eaglecpp.train.fit.batch import epoch_steps, micro_batches
 from eaglecpp.train.fit.block import model_for
 from eaglecpp.train.fit.evaluate import Acceptance, TrainingTimeTest
-from eaglecpp.train.fit.loop import (
-    Duration,
-    Hyper,
-    Limits,
-    Optimizer,
-    Trainer,
-    default_lr,
-    lr_factor,
-)
+from eaglecpp.train.fit.loop import Duration, Hyper, Limits, Optimizer, Trainer, default_lr, lr_factor
 from eaglecpp.train.run import _verdict
 from helpers.clock import set_clock
 from helpers.training import BLOCK, N_VOCAB, SPEC, Recorder, draft_ids, make_source
