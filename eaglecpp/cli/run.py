@@ -222,11 +222,7 @@ def _checked_model(model: str | None, *, on_hub: bool, is_needed: bool) -> str |
 
 
 def _found(
-    asked: RunOptions,
-    model: str | None,
-    settings: ChatSettings,
-    folder: ChatFolder,
-    chosen: SavedChat | None,
+    asked: RunOptions, model: str | None, settings: ChatSettings, folder: ChatFolder, chosen: SavedChat | None
 ) -> Chat:
     """Returns a new chat, or the chat to continue, with the model and the server that has it. chosen: a chat
     that the user chose by its id

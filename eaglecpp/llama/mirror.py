@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from eaglecpp.engine.engine import Engine
-from eaglecpp.llama.plain import ARGUMENTS, TWIN, TheirLlama
+from eaglecpp.llama.plain import ARGUMENTS, TWIN, TheirLlama, open_twin
 
 _log = logging.getLogger("eaglecpp.llama")
 
@@ -124,7 +124,7 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
     def _plain(self) -> Any:
         """The plain twin: a second instance of the model, which is opened at its first use."""
         _log.info("opening %s a second time, for decoding without drafts", self._arguments["model_path"])
-        return TheirLlama(**self._arguments)
+        return open_twin(self._arguments)
 
     def _caught_up(self) -> Any:
         """Returns the plain twin, after it has evaluated the tokens that the engine has evaluated since the

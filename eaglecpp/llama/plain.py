@@ -8,10 +8,16 @@ memory-mapped weights with the engine. Code without such calls never opens the t
 
 from __future__ import annotations
 
+from typing import Any
+
+import llama_cpp.llama_cpp as native
+
 # the original class stays available here even if a program replaces llama_cpp.Llama
 from llama_cpp.llama import Llama as TheirLlama
 
-__all__ = ["ARGUMENTS", "TWIN", "TheirLlama"]
+from eaglecpp._extension import core
+
+__all__ = ["ARGUMENTS", "TWIN", "TheirLlama", "open_twin"]
 
 TWIN = (
     "_ctx", "_model", "_batch", "_candidates", "_sampler", "_mirostat_mu", "_lora_adapter", "_requires_eval",
@@ -22,3 +28,21 @@ TWIN = (
 
 ARGUMENTS = ("kv_overrides", "lora_base", "lora_path", "lora_scale", "numa", "spm_infill", "tensor_split")
 """llama_cpp's attributes that are arguments of its constructor."""
+
+
+def open_twin(arguments: dict[str, Any]) -> TheirLlama:
+    """Opens the twin. If the processor claims AMX but AMX fails, the twin's weights are not repacked, because
+    they would crash the process. llama_cpp has no argument for this.
+    """
+    amx, usual = core.system_info()["amx"], native.llama_model_default_params
+
+    def adapted() -> Any:
+        params = usual()
+        params.use_extra_bufts &= amx["works"] or not amx["claimed"]
+        return params
+
+    native.llama_model_default_params = adapted
+    try:
+        return TheirLlama(**arguments)
+    finally:
+        native.llama_model_default_params = usual

@@ -96,9 +96,7 @@ class ServerConfig(Checked):
     """
 
     host: str = declare(
-        "127.0.0.1",
-        "address to listen on; 0.0.0.0 = all networks of this machine",
-        envvar="EAGLECPP_HOST",
+        "127.0.0.1", "address to listen on; 0.0.0.0 = all networks of this machine", envvar="EAGLECPP_HOST"
     )
     port: int = declare(11434, "port; 0 = any", low=0, high=65535)
     n_parallel: int = declare(

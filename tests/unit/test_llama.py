@@ -5,6 +5,7 @@ same greedy text.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import pickle
 from collections.abc import Iterator
@@ -15,7 +16,9 @@ import numpy as np
 import pytest
 
 from eaglecpp import Llama
+from eaglecpp._extension import core
 from eaglecpp.errors import ContextFullError, UnsupportedError
+from eaglecpp.llama.plain import open_twin
 from helpers.models import Models
 
 PROMPT = "ab cd ef"
@@ -224,6 +227,17 @@ def test_unsupported_constructor_arguments_are_refused(
     with pytest.raises(UnsupportedError) as caught:
         Llama(str(models.target), **arguments)
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_the_twin_is_not_repacked_if_amx_fails(
+    works: bool, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    amx = {"amx": {"claimed": True, "works": works}}
+    monkeypatch.setattr(core, "system_info", lambda: amx)
+    with contextlib.closing(open_twin({"model_path": str(models.target), "verbose": False})) as twin:
+        assert twin.model_params.use_extra_bufts == works
+    assert llama_cpp.llama_model_default_params().use_extra_bufts
 
 
 def test_a_logits_processor_sees_every_logit(ours: Llama, theirs: llama_cpp.Llama) -> None:

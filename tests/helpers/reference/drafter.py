@@ -76,10 +76,7 @@ class Drafter:
 
     @classmethod
     def load(
-        cls,
-        directory: Path,
-        embedding: torch.Tensor | None = None,
-        head: torch.Tensor | None = None,
+        cls, directory: Path, embedding: torch.Tensor | None = None, head: torch.Tensor | None = None
     ) -> Drafter:
         """Reads a checkpoint directory. The checkpoint's own embedding and head take precedence over the
         given ones.
@@ -140,12 +137,7 @@ class Drafter:
         return rms(hidden, self.w["norm.weight"], self.eps) if "norm.weight" in self.w else hidden
 
     def layer(
-        self,
-        i: int,
-        h: torch.Tensor,
-        tokens: Sequence[int],
-        positions: torch.Tensor,
-        visible: torch.Tensor,
+        self, i: int, h: torch.Tensor, tokens: Sequence[int], positions: torch.Tensor, visible: torch.Tensor
     ) -> torch.Tensor:
         """Runs one layer. Layer 0 reads `[embedding ; feature]`, or in EAGLE-1 the output of fc. All other
         layers are ordinary pre-norm decoder layers.
