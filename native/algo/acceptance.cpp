@@ -23,9 +23,8 @@ constexpr double parallel_starts[] = {-1.5, -2.0};
 constexpr double confidence_start = 0.3;
 constexpr double drift = 0.01;  // variance that a text term gains per label
 constexpr double variance_max = 2.0;
-constexpr double text_spread = 0.5;         // variance of text terms from text to text
-constexpr double handed_over_max = 0.4;     // maximum part of a text term that moves into the drafter's terms
-constexpr double slack = 0.5, alarm = 5.0;  // CUSUM thresholds, in standard deviations
+constexpr double text_spread = 0.5;      // variance of text terms from text to text
+constexpr double handed_over_max = 0.4;  // maximum part of a text term that moves into the drafter's terms
 
 double sigmoid(double z) {
     return 1.0 / (1.0 + std::exp(-z));
@@ -62,17 +61,10 @@ RequestKind request_kind(double temperature, bool has_grammar, bool is_coupled) 
     return temperature <= 0.7 ? RequestKind::sampled : RequestKind::hot;
 }
 
-void TextTerm::learn(double error, double information, double pull) {
+void TextTerm::learn(double error, double information) {
     variance = std::min(variance + drift, variance_max);
     variance = 1.0 / (1.0 / variance + information);
-    value = std::clamp(pull * (value + variance * error), -text_max, text_max);
-    const double z = std::clamp(error / std::sqrt(information), -3.0, 3.0);
-    rise = std::max(0.0, rise + z - slack);
-    fall = std::max(0.0, fall - z - slack);
-    if (rise > alarm || fall > alarm) {
-        variance = variance_max;
-        rise = fall = 0.0;
-    }
+    value = std::clamp(value + variance * error, -text_max, text_max);
 }
 
 double TextTerm::hand_over(double information) const {
@@ -258,7 +250,6 @@ constexpr std::pair<int, double> starts[] = {{0, 0.02}, {1, 0.05}, {2, 0.4},   {
 // matches.
 constexpr double less_short = 1.2, less_long = 0.5;
 constexpr int n_short = 5;
-constexpr double text_pull = 0.9995;  // decay per label; close to 1, because unverified proposals are labelled too
 
 constexpr double forced_start = 0.97;
 
@@ -291,7 +282,7 @@ void learn_text(RequestKind kind, ChainTerms & terms, const TextDraft & draft, c
         const bool came = draft.tokens[i] == tokens[i];
         if (i < draft.n_forced && draft.is_certain[i]) continue;
         const double a = chain_chance(kind, terms, draft, i);
-        (i < draft.n_forced ? terms.forced : terms.hits).learn(came - a, information_of(a), text_pull);
+        (i < draft.n_forced ? terms.forced : terms.hits).learn(came - a, information_of(a));
         if (!came) return;
     }
 }

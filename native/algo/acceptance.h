@@ -35,7 +35,7 @@ namespace eaglecpp {
 // leave. By construction, the probabilities of siblings sum to 1 or less, and the product along a path never rises.
 // Slopes, depth terms and rank terms belong to the drafter and the kind of request, and are saved to disk. Text terms
 // belong to one conversation and adapt within about ten rounds. All terms are learned by online logistic regression
-// with a step size per parameter. A two-sided CUSUM test on the text term's errors detects sudden changes.
+// with a step size per parameter.
 //
 // The model learns only from positions that the target reached. Counting unreached drafts as rejected would teach it
 // that deep drafts are never accepted.
@@ -62,11 +62,9 @@ RequestKind request_kind(double temperature, bool has_grammar, bool is_coupled =
 struct TextTerm {
     double value = 0.0;
     double variance = 0.5;
-    double rise = 0.0, fall = 0.0;  // CUSUM sums of standardised errors
 
-    // Updates the term with one label (accepted or rejected). `pull` is the decay of the term towards 0 per label. It
-    // makes sure that no text disables drafting for good.
-    void learn(double error, double information, double pull = 0.995);
+    // Updates the term with one label (accepted or rejected).
+    void learn(double error, double information);
 
     // Returns the part of this term that moves into the drafter's own terms when the text ends. `information` is the
     // Fisher information of the drafter's terms. The part is large while little is known about the drafter, and small

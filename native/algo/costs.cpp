@@ -171,7 +171,6 @@ void StepCosts::learn_speed(double raw) {
     if (std::fabs(shift) <= jump()) return;
     slowdown_ *= std::exp(shift);
     n_residuals_ = 0;
-    is_changed_ = true;
 }
 
 // Sets the slowdown to the lower median of the first samples, because the very first sample is often too long.
@@ -188,39 +187,17 @@ void StepCosts::set_saved(int bucket, double ms) {
     guess_prices();
 }
 
-// Guesses the prices of unmeasured batch sizes. The ratio of price to prior curve is interpolated between the measured
-// neighbours.
+// Guesses the prices of unmeasured batch sizes: the prior curve, scaled to the largest smaller measured size, or to the
+// smallest measured size.
 void StepCosts::guess_prices() {
     const auto ratio = [&](int b) { return prices_[b] / prior_ratio(bucket_rows[b]); };
-    int below = -1;
+    const auto first = std::find_if(entries_.begin(), entries_.end(), [](const Entry & e) { return e.n > 0; });
+    double r = ratio((int)(first - entries_.begin()));
     for (int b = 0; b < n_buckets; ++b) {
         if (entries_[b].n > 0) {
-            below = b;
-            continue;
-        }
-        int above = b;
-        while (above < n_buckets && entries_[above].n == 0) ++above;
-        double r = below < 0 ? ratio(above) : ratio(below);
-        if (below >= 0 && above < n_buckets) {
-            const double from = std::log(bucket_rows[below]), to = std::log(bucket_rows[above]);
-            r += (ratio(above) - r) * (std::log(bucket_rows[b]) - from) / (to - from);
-        }
-        prices_[b] = r * prior_ratio(bucket_rows[b]);
-    }
-    doubt_prices();
-}
-
-// Limits each price by the cost of running its rows in another way: split into batches of another measured size, or
-// padded to another measured size. The limit is twice this cost, because graphs differ and real curves have dips and
-// cliffs. A size whose price is below half the price of one row does not limit other sizes.
-void StepCosts::doubt_prices() {
-    believed_ = prices_;
-    for (int other = 0; other < n_buckets; ++other) {
-        if (entries_[other].n_samples() == 0) continue;
-        if (entries_[0].n_samples() > 0 && prices_[other] < 0.5 * prices_[0]) continue;
-        for (int b = 0; b < n_buckets; ++b) {
-            const int n_batches = (bucket_rows[b] + bucket_rows[other] - 1) / bucket_rows[other];
-            believed_[b] = std::min(believed_[b], 2.0 * n_batches * prices_[other]);
+            r = ratio(b);
+        } else {
+            prices_[b] = r * prior_ratio(bucket_rows[b]);
         }
     }
 }
@@ -298,11 +275,6 @@ void CostTable::learn_host(bool drafted, double ms) {
     } else {
         host_target_only_ = ema(host_target_only_, sample, n_host_target_only_, limit);
     }
-}
-
-bool CostTable::take_changed() {
-    const bool was = std::exchange(is_changed_, false);
-    return verify_.take_changed() || was;
 }
 
 static bool is_price(double ms) {

@@ -70,9 +70,8 @@ double lower_median(std::array<double, N> values, int n) {
 //     time(n rows) = slowdown * price[n]
 //
 // A bucket's price is the median of its last samples, so a stall or the building of a graph does not change the price.
-// Buckets without samples follow their measured neighbours along a prior curve. The prior curve assumes lower costs
-// than known machines have, so that promising sizes are tried. A price that contradicts another bucket's price is
-// replaced. Otherwise a size that only ran while the machine was busy would look too expensive to be tried again.
+// A bucket without samples follows its measured neighbour along a prior curve. The prior curve assumes lower costs than
+// known machines have, so that promising sizes are tried.
 class StepCosts {
   public:
     static constexpr int n_buckets = 28;
@@ -88,7 +87,7 @@ class StepCosts {
     bool empty() const { return prices_[0] == 0.0; }
 
     // Returns the expected time of a step of n rows, without the machine's slowdown; 0 if no step was measured.
-    double ms(int n_rows) const { return believed_[bucket_of(n_rows)]; }
+    double ms(int n_rows) const { return prices_[bucket_of(n_rows)]; }
 
     // Returns the current slowdown of the machine: the ratio of measured times to prices.
     double slowdown() const { return slowdown_; }
@@ -111,14 +110,11 @@ class StepCosts {
     // Adds a measured step.
     void learn(int n_rows, double ms);
 
-    // Returns true once after each change of the machine's speed.
-    bool take_changed() { return std::exchange(is_changed_, false); }
-
     // Makes the next samples set the slowdown directly. Call this function when the machine's speed may have changed.
     void expect_change() { n_anchor_ = has_slowdown_ ? n_residuals : 0; }
 
     // Returns the price of a bucket for the saved state, without the slowdown; 0 = unknown.
-    double saved_ms(int bucket) const { return entries_[bucket].n_samples() > 0 ? believed_[bucket] : 0.0; }
+    double saved_ms(int bucket) const { return entries_[bucket].n_samples() > 0 ? prices_[bucket] : 0.0; }
     void set_saved(int bucket, double ms);
 
   private:
@@ -145,19 +141,16 @@ class StepCosts {
     void anchor(double raw);
     void guess_prices();
     void share_change(int bucket, double change);
-    void doubt_prices();
 
     double slope_;
     bool has_slowdown_;
     std::array<Entry, n_buckets> entries_{};
     std::array<double, n_buckets> prices_{};
-    std::array<double, n_buckets> believed_{};     // prices_, with implausible prices replaced
     std::array<double, n_buckets> shares_{};       // share of each bucket in the recent runs
     double slowdown_ = 1.0, noise_ = 0.05;         // noise_: mean |log residual| of recent samples
     std::array<double, n_residuals> residuals_{};  // log(time / price), including the slowdown
     int n_residuals_ = 0;
     int n_anchor_ = 0;  // number of next samples that set the slowdown directly
-    bool is_changed_ = false;
 };
 
 // --- cost table -----------------------------------------------------------------------------------------------------
@@ -228,16 +221,8 @@ class CostTable {
     // of a change of batch size. The next batch measures the usual time of a batch of n_rows rows.
     void learn_alike(int n_first, int i, int n_rows, double ms);
 
-    // Returns true once after the machine's speed or the conversation's length changed. The caller should then measure
-    // the time of a target-only round again.
-    bool take_changed();
-
-    // Reports that the machine's speed may have changed. The next samples then set the slowdown, and take_changed()
-    // requests a new measurement of a target-only round.
-    void expect_change() {
-        verify_.expect_change();
-        is_changed_ = true;
-    }
+    // Reports that the machine's speed may have changed. The next samples then set the slowdown.
+    void expect_change() { verify_.expect_change(); }
 
     // --- persistence and reports ---------------------------------------------------------------------------------
     // Row counts and milliseconds, alternating. set_state() returns false and keeps the old state if `state` has the
@@ -264,7 +249,6 @@ class CostTable {
     double change_ = 0.0;
     bool knows_change_ = false;
     double slow_ms_ = 0.0;  // time of the first batches since the batch size changed
-    bool is_changed_ = false;
 };
 
 }  // namespace eaglecpp

@@ -9,12 +9,11 @@ namespace eaglecpp {
 // --- one round ------------------------------------------------------------------------------------------------------
 
 namespace {
-// Numbers of rounds from one measurement of a target-only step to the next. The first gaps are fixed and short. Later
-// gaps depend on the cost of a measurement, which is the lost gain of drafting. So measurements are frequent where
+// The first rounds measure a target-only step. Later measurements are refresh_least to refresh_max rounds apart. The
+// gap depends on the cost of a measurement, which is the lost gain of drafting. So measurements are frequent where
 // drafting gains little, which is where the time of a target-only step must be accurate.
-constexpr int refresh_gaps[] = {0, 0, 0, 6, 24, 64};
+constexpr int n_target_only_first = 3, refresh_least = 5, refresh_max = 200;
 constexpr double refresh_share = 0.004;  // maximum share of the time that these measurements may take
-constexpr int refresh_least = 5, refresh_max = 200;
 // Maximum cost of a batch size's first use in target-only steps, and learning rate of this cost. The maximum must be
 // below a full ledger; otherwise no batch size would ever be tried.
 constexpr double first_use_max = 6.0, first_use_rate = 0.3;
@@ -64,9 +63,6 @@ void Planner::end_text(SequencePlan & plan) {
 
 void Planner::begin_round(int n_roots, bool is_timed) {
     n_roots_ = std::max(n_roots, 1);
-    // On a device, no target-only rounds are run for measurements. A change to one row and back costs several rounds,
-    // and rounds of any batch size show the machine's speed.
-    if (costs_.take_changed() && !options_.pads_rows) is_target_only_wanted_ = true;
     target_only_ms_ = std::max(costs_.target_only(n_roots_), 1e-6);
     round_draft_ms_ = 0.0;
     n_replay_ = n_padding_ = 0;
@@ -78,13 +74,13 @@ void Planner::begin_round(int n_roots, bool is_timed) {
 }
 
 bool Planner::is_calibration_due() const {
-    if (is_target_only_wanted_ || !costs_.is_known(n_roots_)) return true;
-    if (options_.pads_rows) return false;  // measured when the engine was opened, because a change of size is expensive
-    double cost = speed_.speed() - 1.0;
-    if (is_change_dear()) cost += cost + rounds(costs_.change_ms());  // only the second step after a change is valid
-    int gap = (int)std::clamp(cost / refresh_share, (double)refresh_least, (double)refresh_max);
-    if (n_target_only_ < (int)std::size(refresh_gaps)) gap = std::min(gap, refresh_gaps[n_target_only_]);
-    return n_since_target_only_ >= gap;
+    if (!costs_.is_known(n_roots_)) return true;
+    // A device measures when the engine is opened, because a change of size is expensive. Rounds of any size show later
+    // changes of the machine's speed.
+    if (options_.pads_rows) return false;
+    if (n_target_only_ < n_target_only_first) return true;
+    const double gap = (speed_.speed() - 1.0) / refresh_share;
+    return n_since_target_only_ >= std::clamp(gap, (double)refresh_least, (double)refresh_max);
 }
 
 // --- decide ---------------------------------------------------------------------------------------------------------
@@ -512,24 +508,21 @@ void Planner::choose_size(SequencePlan & plan) {
     }
 }
 
-// Returns the possible loss from changes of batch size if a draft gains nothing. On a device the loss includes the
-// change back to one row. Until drafts have measurably gained, half of the ledger is reserved for this change. After a
-// prompt, the first change is free.
+// Returns the possible loss from changes of batch size if a draft gains nothing, for a device: the change to the
+// draft's size and the change back to one row. Until drafts have measurably gained, half of the ledger is reserved for
+// the change back. After a prompt, the first change is free.
 double Planner::change_risk(const SequencePlan & plan) const {
-    if (!is_change_dear()) return 0.0;
+    if (!options_.pads_rows || !is_change_dear()) return 0.0;
     constexpr double gains = 1.02;
     const double cap = options_.ledger.cap, change = rounds(costs_.change_ms());
     const double there = n_rows_last_ == n_roots_ ? change : 0.0;
-    if (!options_.pads_rows) return std::min(there, cap);
     if (there == 0.0 && plan.text.recent.speed() >= gains) return 0.0;
     return there + std::min(change, cap / 2.0);
 }
 
-// Pads batches with drafts. Also pads batches without a draft in rounds between drafting rounds.
+// Pads batches with drafts.
 void Planner::pad(SequencePlan & plan) {
-    const Reason reason = plan.decision().reason;
-    const bool is_short = reason == Reason::room || reason == Reason::no_match || reason == Reason::all_rejected;
-    if (!plan.round.is_verifying() && (!is_short || n_rows_last_ == n_roots_)) return;
+    if (!plan.round.is_verifying()) return;
     int n_rows = keeps_size(plan) ? plan.size.n_rows : n_rows_;
     if (plan.strategy().kind == Strategy::Kind::chain) {
         n_rows = std::min({1 + plan.strategy().nodes, 1 + plan.round.limits.n_nodes, sizes[std::size(sizes) - 1]});
@@ -581,9 +574,8 @@ void Planner::end_round(double verify_ms, double round_ms) {
     if (is_drafted && !is_calibrating_) {
         n_since_target_only_ = std::min(n_since_target_only_ + 1, refresh_max);
     } else if (is_drafted || (is_target_only && !is_slow())) {
-        n_target_only_ = std::min(n_target_only_ + 1, (int)std::size(refresh_gaps));
+        n_target_only_ = std::min(n_target_only_ + 1, n_target_only_first);
         n_since_target_only_ = 0;
-        is_target_only_wanted_ = false;
     }
     plans_.clear();
 }

@@ -369,9 +369,8 @@ class Planner {
     RowCounts exact_rows_;
     std::optional<bool> is_exact_cheap_;  // decision for Exactness::automatic; empty = not decided yet
     RecentSpeed speed_;                   // speed of recent batches in all conversations
-    int n_target_only_ = 0;               // number of measured target-only rounds, up to the length of refresh_gaps
+    int n_target_only_ = 0;               // number of measured target-only rounds, up to n_target_only_first
     int n_since_target_only_ = 0;         // rounds since the last target-only round, up to refresh_max
-    bool is_target_only_wanted_ = false;
 
     // State of the current round.
     int n_roots_ = 1;
