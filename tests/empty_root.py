@@ -40,8 +40,9 @@ class Root:
     def __init__(self, folder: Path, suite: str = SUITE) -> None:
         self.folder, self.user = folder, "root"
         self.variables = {"PATH": "/usr/bin:/usr/sbin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
-        command = ["debootstrap", "--variant=minbase", "--include=ca-certificates", suite, str(folder)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        # Ubuntu has python3-venv in universe. debootstrap ignores components that a distribution lacks.
+        options = ("--variant=minbase", "--include=ca-certificates", "--components=main,universe")
+        subprocess.run(["debootstrap", *options, suite, folder], check=True, stdout=subprocess.DEVNULL)
         # These files hold the network settings of this machine: host names, certificates, and pip's index.
         for name in ("/etc/resolv.conf", CERTIFICATES):
             shutil.copy(name, folder / name.lstrip("/"))

@@ -55,7 +55,7 @@ def found(pattern: str, path: Path) -> str:
 def fetch_sources(version: str | None, folder: Path) -> tuple[str, Path]:
     """Downloads a release. Returns its version and its unpacked sources."""
     wanted = PACKAGE if version is None else f"{PACKAGE}=={version}"
-    pip = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d")
+    pip = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", PACKAGE, "-d")
     subprocess.run([*pip, str(folder), wanted], check=True)
     (archive,) = folder.glob("*.tar.gz")
     shutil.unpack_archive(archive, folder, filter="data")
