@@ -101,7 +101,8 @@ class Embedder:
         if not np.isfinite(rows).all():
             raise EagleError("the model's vectors have NaN or infinity; the model's file may be damaged")
         if normalize:
-            rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+            lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+            rows = (rows / np.maximum(lengths, 1e-12)).astype(np.float32, copy=False)
         parts: Sequence[NDArray[np.float32]] = list(rows)
         if native.pooling == "none":
             parts = np.split(rows, np.cumsum([len(tokens) for tokens, _ in read])[:-1]) if read else []

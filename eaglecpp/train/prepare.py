@@ -173,7 +173,7 @@ def make_plan(
         raise InvalidValueError(
             f"--ttt-steps: expected at most {block.n_drafts}, and positions that see only earlier ones"
         )
-    covered = corpus.counts[plan.vocab.ids].sum() / max(corpus.counts.sum(), 1)
+    covered = corpus.counts[plan.vocab.ids].sum() / max(int(corpus.counts.sum()), 1)
     kind = block.kind if block else "EAGLE-1" if spec.fuses_embedding else "EAGLE-3"
     kind = "EAGLE 3.1" if spec.fc_norm and spec.norm_output else kind
     kind += f", {spec.n_layers} layers" if spec.n_layers > 1 else ""
