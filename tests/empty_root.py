@@ -55,7 +55,8 @@ class Root:
         """
         print("+", line, flush=True)
         mounts = "mount -t proc proc proc && mount --rbind /dev dev && "
-        inside = f'exec chroot --userspec={self.user} . sh -c "$1"'
+        # The line gets its own session. A process in the session of process 1 never counts as orphaned.
+        inside = f'setsid --wait chroot --userspec={self.user} . sh -c "$1"'
         command = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", mounts + inside, "sh", line]
         variables = {"HOME": "/data" if self.user != "root" else "/root", **self.variables}
         start, output = time.monotonic(), ""
