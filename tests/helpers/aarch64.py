@@ -130,7 +130,7 @@ def _install_packages(site: Path, python: str) -> None:
         requirement = Requirement(line)
         if requirement.name != "llama-cpp-python" and requirement.marker is None:
             wanted.append(f"{requirement.name}{requirement.specifier}")
-    glibc = [f"--platform=manylinux_2_{minor}_aarch64" for minor in (17, 28, 34)]
+    glibc = [f"--platform=manylinux_2_{minor}_aarch64" for minor in (17, 28, 31, 34)]
     command = [sys.executable, "-m", "pip", "install", "-q", "--target", str(site), "--only-binary=:all:"]
     command += [*glibc, "--implementation=cp", f"--python-version={python.removeprefix('python')}", *wanted]
     print("+", *command, flush=True)
