@@ -35,11 +35,10 @@ int n_physical_cores() {
     if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) CPU_ZERO(&allowed);
     for (int i = 0; i < CPU_SETSIZE; ++i) {
         if (!CPU_ISSET(i, &allowed)) continue;
+        std::ifstream f("/sys/devices/system/cpu/cpu" + std::to_string(i) + "/topology/thread_siblings_list");
+        std::string siblings;
         // Without /sys, as in a chroot, each allowed CPU counts as a core.
-        std::string siblings = std::to_string(i);
-        std::ifstream f("/sys/devices/system/cpu/cpu" + siblings + "/topology/thread_siblings_list");
-        std::getline(f, siblings);
-        cores.insert(siblings);
+        cores.insert(std::getline(f, siblings) ? siblings : std::to_string(i));
     }
 #endif
     if (!cores.empty()) n_logical = (int)cores.size();
