@@ -178,6 +178,7 @@ def main() -> None:
     tracked = sum((ROOT / name).stat().st_size for name in listed.stdout.split("\0")[:-1])
     room = (args.room << 20) - tracked - (1 << 20)  # 1 MiB is reserved for file names and folders
     print(f"the checkout has {tracked / 2**20:.1f} MiB, which leaves {room / 2**20:.1f} for each file")
+    args.kit.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=args.kit.parent) as name:
         kit = Path(name) / args.kit.name
         fill(kit, args)
