@@ -35,13 +35,15 @@ def open_twin(arguments: dict[str, Any]) -> TheirLlama:
     they would crash the process. llama_cpp has no argument for this.
     """
     amx, usual = core.system_info()["amx"], native.llama_model_default_params
+    if amx["works"] or not amx["claimed"]:
+        return TheirLlama(**arguments)
 
-    def adapted() -> Any:
+    def without_repacking() -> Any:
         params = usual()
-        params.use_extra_bufts &= amx["works"] or not amx["claimed"]
+        params.use_extra_bufts = False
         return params
 
-    native.llama_model_default_params = adapted
+    native.llama_model_default_params = without_repacking
     try:
         return TheirLlama(**arguments)
     finally:
