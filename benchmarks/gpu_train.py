@@ -40,7 +40,7 @@ from eaglecpp.convert import read_gguf, read_tensor
 from eaglecpp.train.data import texts
 from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.fit import model as fit_model
-from eaglecpp.train.fit.attention import Layout
+from eaglecpp.train.fit.attention import Spans
 from eaglecpp.train.fit.batch import Batch
 from eaglecpp.train.fit.evaluate import _walk
 from eaglecpp.train.fit.loop import Optimizer, default_lr, lr_factor
@@ -116,7 +116,7 @@ class Answers:
         lengths = tuple(self.lengths[i] for i in samples)
         return Batch(
             self.tokens[rows], self.features[rows].float(), ids.clamp(min=0), p * known,
-            (p * ~known).sum(1), ids[:, 0].long(), Layout(lengths, lengths, None), None, counted, counted,
+            (p * ~known).sum(1), ids[:, 0].long(), Spans(lengths, lengths, None), None, counted, counted,
             (1.0,) * n_steps,
         )  # fmt: skip
 
@@ -231,7 +231,7 @@ class CountingModel(DraftModel):
 
 
 def padded_attention(
-    q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor], layout: Layout
+    q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor], layout: Spans
 ) -> Tensor:
     """Computes attention like `eaglecpp.train.fit.attention.dense`, but with one product for all samples,
     which is faster for many short samples.

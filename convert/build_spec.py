@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .block import parse_block
+from .block import Shapes, parse_block
 from .config import flag, id_list, integer, nested, number, positive, shown, wrong
 from .dialects import Dialect, Seen
 from .errors import ConfigError, LayerIdError, TargetError, TensorError, UnsupportedError
@@ -37,7 +37,6 @@ from .spec import DraftSpec, GemmaLayer
 from .target_info import TargetInfo
 from .tensor import TensorSource
 
-Shapes = Mapping[str, tuple[int, ...]]
 _TABLES = (
     "embed_tokens.weight", "lm_head.weight", "d2t", "t2d", "markov_head.markov_w1.weight",
     "markov_head.markov_w2.weight", "candidate_selector.predecessor_codebook",

@@ -99,12 +99,12 @@ def read_keys(path: Path) -> dict[str, Any]:
 def _open(path: Path, read: Any) -> Any:
     try:
         with open_regular(path) as file:
-            return read(_Reader(path, file, os.fstat(file.fileno()).st_size))
+            return read(_HeadReader(path, file, os.fstat(file.fileno()).st_size))
     except OSError as error:
         raise GgufError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-class _Reader:
+class _HeadReader:
     """Reader of a file that keeps one block of the file in memory."""
 
     def __init__(self, path: Path, file: BinaryIO, size: int) -> None:

@@ -31,7 +31,7 @@ When = Literal[
     "no_q_rank", "own_values", "gemma", "parallel", "markov", "confidence", "selector", "conv", "gated",
 ]  # fmt: skip
 Attention = Literal["", "full", "latent"]
-Role = Literal["fc", "head", "embedding", "matrix", "norm", "bias", "freqs", "map"]
+TensorRole = Literal["fc", "head", "embedding", "matrix", "norm", "bias", "freqs", "map"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class TensorSpec:
     name: str
     source: str
     shape: tuple[str, ...]
-    role: Role
+    role: TensorRole
     when: When
     archs: tuple[str, ...] = ALL
     first_layer_only: bool = False

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .errors import TensorError
-from .keys import TENSORS, Role, TensorSpec
+from .keys import TENSORS, TensorRole, TensorSpec
 from .spec import DraftSpec
 
 _MAPS = frozenset({"d2t", "t2d"})  # vocab_map checks these tensors; a drafter needs only one of them
@@ -20,7 +20,7 @@ _QKV_BIAS = tuple(f"self_attn.{x}_proj.bias" for x in "qkv")
 
 
 @dataclass(frozen=True)
-class Slot:
+class MappedTensor:
     """A tensor that the drafter's GGUF can have.
 
     shape: slowest axis first. head_rows: rows of one head, if heads are permuted to rope's pairs; else 0.
@@ -31,7 +31,7 @@ class Slot:
     name: str
     source: str
     shape: tuple[int, ...]
-    role: Role
+    role: TensorRole
     required: bool
     head_rows: int = 0
     part: Literal["", "keys", "values"] = ""
@@ -43,14 +43,14 @@ class Slot:
         return self.source_shape or self.shape
 
 
-def slots(spec: DraftSpec, present: Iterable[str]) -> list[Slot]:
+def slots(spec: DraftSpec, present: Iterable[str]) -> list[MappedTensor]:
     """Returns every tensor that the drafter needs or may have, in file order.
 
     present: canonical names in the checkpoint; they show which biases are required (q, k and v have biases
     together or not at all)
     """
     names = set(present)
-    result: list[Slot] = []
+    result: list[MappedTensor] = []
     for row in TENSORS:
         if spec.architecture not in row.archs or (
             row.name == "output_norm.weight" and not (spec.has_all_norms and spec.head_norm)
@@ -63,7 +63,7 @@ def slots(spec: DraftSpec, present: Iterable[str]) -> list[Slot]:
         for name, source, layer in _expand(row, spec):
             required = row.when != "optional" or _bias_demanded(source, names)
             result.append(
-                Slot(
+                MappedTensor(
                     name, source, _shape(row.shape, spec, layer), row.role, required, _head_rows(row, spec),
                     row.part, _shape(("nh*(dn+dv)", "kl"), spec, layer) if row.part else (),
                 )
@@ -71,7 +71,7 @@ def slots(spec: DraftSpec, present: Iterable[str]) -> list[Slot]:
     return result
 
 
-def check_tensors(expected: list[Slot], shapes: Mapping[str, tuple[int, ...]], family: str) -> None:
+def check_tensors(expected: list[MappedTensor], shapes: Mapping[str, tuple[int, ...]], family: str) -> None:
     """Compares the checkpoint's canonical names and shapes with the expected tensors.
 
     Raises TensorError, which lists every difference.

@@ -25,7 +25,7 @@ from .config import flag
 from .dialects import Dialect, Seen, recognise
 from .errors import CheckpointError, ConfigError, EagleError, TensorError, WriteError
 from .gguf_file import read_gguf
-from .mapping import Slot, check_tensors, slots
+from .mapping import MappedTensor, check_tensors, slots
 from .metadata import build_metadata
 from .parallel import MASK_FEATURE
 from .quantize import TypePlan, file_type, parse_type
@@ -77,7 +77,7 @@ class DraftCheckpoint:
     spec: DraftSpec
     family: str
     sources: Mapping[str, TensorSource]
-    slots: tuple[Slot, ...]
+    slots: tuple[MappedTensor, ...]
     ids: npt.NDArray[np.int64] | None
     notes: tuple[str, ...]
 

@@ -25,7 +25,7 @@ from gguf import GGMLQuantizationType as Q
 
 from . import ggml_lib
 from .errors import QuantTypeError, TensorError
-from .keys import Role
+from .keys import TensorRole
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def file_type(plan: TypePlan) -> int:
     return int(LlamaFileType[_FILE_TYPES.get(name, f"MOSTLY_{name}")])
 
 
-def plan_type(plan: TypePlan, role: Role, row: int) -> tuple[Q, str]:
+def plan_type(plan: TypePlan, role: TensorRole, row: int) -> tuple[Q, str]:
     """Returns the type of a tensor with rows of `row` values. Also returns a note if the rows do not allow
     the planned type, else "".
     """
@@ -140,7 +140,7 @@ def encode(
         yield data
 
 
-def as_stored(values: npt.NDArray[np.float32], plan: TypePlan, role: Role) -> npt.NDArray[np.float32]:
+def as_stored(values: npt.NDArray[np.float32], plan: TypePlan, role: TensorRole) -> npt.NDArray[np.float32]:
     """Returns rows `[n_rows, n]` float32 as readers of the file will decode them: encodes the rows, then
     decodes them.
 

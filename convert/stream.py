@@ -20,7 +20,7 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
 from .errors import TensorError
-from .mapping import Slot
+from .mapping import MappedTensor
 from .quantize import ErrorSum, TypePlan, encode, plan_type
 from .rope import pair_rows, rope_divisors
 from .spec import DraftSpec
@@ -64,7 +64,7 @@ class TensorStream:
     ids: npt.NDArray[np.int64] | None
     pool: Executor
 
-    def plan(self, slots: Sequence[Slot]) -> list[PlannedTensor]:
+    def plan(self, slots: Sequence[MappedTensor]) -> list[PlannedTensor]:
         """Returns the tensors to write, in the order of `slots`. Raises TensorError for a source without
         floating-point values.
         """
@@ -77,13 +77,13 @@ class TensorStream:
             raise TensorError(f"expected floating point values, found integers in: {', '.join(wrong)}")
         return [self._tensor(slot) for slot in slots]
 
-    def _tensor(self, slot: Slot) -> PlannedTensor:
+    def _tensor(self, slot: MappedTensor) -> PlannedTensor:
         kind, note = plan_type(self.types, slot.role, slot.shape[-1])
         errors = ErrorSum()
         chunks = partial(self._chunks, slot, kind, errors)
         return PlannedTensor(slot.name, slot.shape, kind, chunks, errors, note)
 
-    def _chunks(self, slot: Slot, kind: GGMLQuantizationType, errors: ErrorSum) -> Iterator[bytes]:
+    def _chunks(self, slot: MappedTensor, kind: GGMLQuantizationType, errors: ErrorSum) -> Iterator[bytes]:
         if slot.role == "map":
             assert self.ids is not None
             yield self.ids.astype("<i8").tobytes()
@@ -91,7 +91,7 @@ class TensorStream:
         for values in self._rows(slot):
             yield from encode(values, kind, errors, slot.name, self.pool, N_WORKERS)
 
-    def _rows(self, slot: Slot) -> Iterator[npt.NDArray[np.float32]]:
+    def _rows(self, slot: MappedTensor) -> Iterator[npt.NDArray[np.float32]]:
         """Yields a tensor's rows in chunks. The rows of q and k are permuted to rope's order of pairs."""
         if slot.role == "freqs":
             yield rope_divisors(self.spec.rope, self.spec.head_dim)
@@ -108,7 +108,7 @@ class TensorStream:
             yield pair_rows(values, slot.head_rows) if slot.head_rows else values
 
 
-def _parts(source: TensorSource, slot: Slot) -> Iterator[npt.NDArray[np.float32]]:
+def _parts(source: TensorSource, slot: MappedTensor) -> Iterator[npt.NDArray[np.float32]]:
     """Splits kv_b_proj, which has rows for keys and rows for values in each head. Yields the rows for keys or
     the rows for values (`slot.part`), as `[n_heads, rows, row]`.
     """

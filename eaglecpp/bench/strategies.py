@@ -34,7 +34,7 @@ QUESTIONS = (
 )
 TEMPERATURES = (0.0, 0.8)
 """Greedy, and the default of `run`."""
-Prompt = str | bytes | Sequence[Mapping[str, str]]
+BenchPrompt = str | bytes | Sequence[Mapping[str, str]]
 """Raw text, or the messages of a chat."""
 _N_TOKENS = (16, 256)  # minimum and maximum number of tokens of one answer
 _N_PASSES = 3  # minimum number of prompts in a measurement
@@ -84,7 +84,7 @@ class Speeds:
 def measure(
     engine: Engine,
     strategies: Sequence[str] = STRATEGIES,
-    prompts: Sequence[Prompt] | None = None,
+    prompts: Sequence[BenchPrompt] | None = None,
     *,
     temperatures: Sequence[float] = TEMPERATURES,
     seconds: float = 60.0,
@@ -159,7 +159,7 @@ def plan_report(engine: Engine) -> dict[str, Any] | None:
 # Measuring strategies
 
 
-def asked(engine: Engine) -> Sequence[Prompt]:
+def asked(engine: Engine) -> Sequence[BenchPrompt]:
     """Returns `QUESTIONS` in the form that suits this model: chats, or plain text without a chat template."""
     if not engine.has_chat_template:
         return QUESTIONS
@@ -167,7 +167,7 @@ def asked(engine: Engine) -> Sequence[Prompt]:
 
 
 def _answer_length(
-    engine: Engine, prompts: Sequence[Prompt], n_strategies: int, seconds: float, options: dict[str, Any]
+    engine: Engine, prompts: Sequence[BenchPrompt], n_strategies: int, seconds: float, options: dict[str, Any]
 ) -> int:
     """Warms up the engine, and returns the maximum number of tokens of an answer."""
     options = options | {"temperature": 0.0}
@@ -179,7 +179,7 @@ def _answer_length(
 
 
 def answer(
-    engine: Engine, prompt: Prompt, n_tokens: int, strategy: str, options: Mapping[str, Any]
+    engine: Engine, prompt: BenchPrompt, n_tokens: int, strategy: str, options: Mapping[str, Any]
 ) -> Completion:
     """Generates an answer with empty caches, and returns it."""
     engine.clear()

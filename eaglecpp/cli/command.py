@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 from eaglecpp.cli.terminal import write
 
 
-class _Option(click.Option):
+class _CliOption(click.Option):
     """An option whose help shows N for a number. Errors name the number's range, but the help does not.
 
     heading: section of the help text
@@ -28,7 +28,7 @@ class _Option(click.Option):
             self.type.name = "whole number" if isinstance(self.type, click.IntRange) else "number"
             self.metavar = self.metavar or "N"
 
-    def in_short(self) -> _Option:
+    def in_short(self) -> _CliOption:
         """Returns a copy of the option with one short and one long flag."""
         option = copy.copy(self)
         short = [flag for flag in self.opts if not flag.startswith("--")]
@@ -43,7 +43,7 @@ class _Option(click.Option):
 
 _ALL = "eaglecpp.help_all"
 F = TypeVar("F", bound=Callable[..., Any])
-option = partial(click.option, cls=_Option)
+option = partial(click.option, cls=_CliOption)
 
 
 def added(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -62,7 +62,7 @@ def json_option(what: str) -> Callable[[F], F]:
     return option("--json", "as_json", is_flag=True, help=f"Print {what}.")
 
 
-class Command(click.Command):
+class CliCommand(click.Command):
     """A click command. examples: pairs (command, explanation), which the help shows first. usual: the
     parameters that --help shows (--help-all shows all parameters)
     """
@@ -76,7 +76,7 @@ class Command(click.Command):
         if usual:
             about: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
             about |= {"callback": _help_all, "help": "Show all options and exit."}
-            self.params.append(_Option(["--help-all"], **about))
+            self.params.append(_CliOption(["--help-all"], **about))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.examples:
@@ -86,7 +86,7 @@ class Command(click.Command):
         is_short = bool(self.usual) and not ctx.meta.get(_ALL)
         for parameter in self.get_params(ctx):
             heading, shown = getattr(parameter, "heading", "Options"), parameter
-            if is_short and isinstance(parameter, _Option):
+            if is_short and isinstance(parameter, _CliOption):
                 if parameter.name not in (*self.usual, "help_all"):
                     continue
                 heading, shown = "Options", parameter.in_short()
@@ -105,9 +105,9 @@ def _help_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> No
 
 
 def command(
-    *examples: tuple[str, str], cls: type[Command] = Command, name: str | None = None, usual: str = ""
+    *examples: tuple[str, str], cls: type[CliCommand] = CliCommand, name: str | None = None, usual: str = ""
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """Returns the decorator of a command. examples, usual: see `Command`."""
+    """Returns the decorator of a command. examples, usual: see `CliCommand`."""
     return click.command(name, cls=cls, examples=examples, usual=usual)
 
 

@@ -25,7 +25,7 @@ from eaglecpp.cli.chat.commands import run_chat, with_pictures
 from eaglecpp.cli.chat.input import read_picture
 from eaglecpp.cli.chat.screen import Screen
 from eaglecpp.cli.chat.settings import ChatSettings
-from eaglecpp.cli.command import Command, command, complete_model
+from eaglecpp.cli.command import CliCommand, command, complete_model
 from eaglecpp.cli.open_engine import look_up, needs_draft, plan_text, run_defaults
 from eaglecpp.cli.options import (
     AUTOMATIC_CONTEXT,
@@ -55,7 +55,7 @@ from eaglecpp.references import hub_text
 from eaglecpp.server.announced import find_server
 
 
-class _RunCommand(Command):
+class _RunCommand(CliCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the command line so that --think takes a value only after `=`, as in Ollama. In `--think
         hello` the prompt is hello.

@@ -25,7 +25,7 @@ from eaglecpp.train.options import TrainOptions
 
 if TYPE_CHECKING:
     from eaglecpp.train.fit.evaluate import Acceptance
-    from eaglecpp.train.fit.loop import Progress
+    from eaglecpp.train.fit.loop import TrainProgress
     from eaglecpp.train.run import Result
 
 
@@ -124,7 +124,7 @@ class Display:
         if n_done >= n_all:
             self.close()
 
-    def on_step(self, progress: Progress, share: float, loss: float) -> None:
+    def on_step(self, progress: TrainProgress, share: float, loss: float) -> None:
         """Shows the used share of the budget, the loss, the tokens per second, and the result of the last
         evaluation.
         """

@@ -65,7 +65,7 @@ def _limit_memory(n_bytes: int) -> None:
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-class _Reader:
+class _ImageReader:
     """mtmd's context, and the chunks of the last text or image."""
 
     def __init__(self, mmproj: str, target: str, marker: str, n_threads: int, gpu: bool) -> None:
@@ -183,7 +183,7 @@ def main() -> None:
     incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:
-        reader = _Reader(**receive(incoming))
+        reader = _ImageReader(**receive(incoming))
     except RuntimeError as error:
         send(outgoing, {"error": str(error)})
         return

@@ -68,7 +68,7 @@ _LEFT = re.compile(r"\..+\.eagle-(prompt|slot)\.[0-9a-f]{8}\.tmp")
 
 
 @dataclass(frozen=True)
-class _Head:
+class _Header:
     """The head of a file. of: hash of everything the state depends on; tokens: the evaluated tokens, -1 for
     an embedding of an image; images: start in the tokens, number of embeddings in the tokens, key and total
     number of embeddings of each image; ends: lengths to which the text can be cut, see `n_usable`.
@@ -193,7 +193,7 @@ class PromptCache:
         except (OSError, ValueError, LookupError, TypeError, MemoryError, EagleError) as error:
             _log.info("%s is not used: %s", path, error)
 
-    def _head(self, file: BinaryIO) -> tuple[_Head, bytes]:
+    def _head(self, file: BinaryIO) -> tuple[_Header, bytes]:
         """Returns the head of a file and the code of the whole file. The tokens of the head have this
         process's image ids. Raises ValueError, OSError.
         """
@@ -206,7 +206,7 @@ class PromptCache:
         head, code = file.read(n), file.read(_CODE)
         if not hmac.compare_digest(self._code(start + head).digest(), code):
             raise ValueError("it is damaged, or was not written by this user")
-        read = _Head(**json.loads(head))
+        read = _Header(**json.loads(head))
         if read.of != self._of:
             raise ValueError("it is from another model, drafter, machine or version, or from other options")
         for at, n, key, n_rows in read.images:
@@ -216,7 +216,7 @@ class PromptCache:
         return read, code
 
     def _images(self, tokens: list[int]) -> list[tuple[int, int, str, int]]:
-        """Returns the images among tokens, in the form of `_Head.images`."""
+        """Returns the images among tokens, in the form of `_Header.images`."""
         found, end = list[tuple[int, int, str, int]](), 0
         for at, token in enumerate(tokens):
             if token < 0 and at >= end and self._native and (name := self._native.image_name(token)):

@@ -143,7 +143,7 @@ def read(text: str | bytes, *, file: str | None = None) -> Document:
         raise ModelfileError(f"more than {MAX_TEXT} bytes", file=file, hint="is it a Modelfile?")
     if isinstance(text, bytes):
         text = decode(text)
-    reader = _Reader(text.removeprefix("\ufeff"), file)
+    reader = _Parser(text.removeprefix("\ufeff"), file)
     reader.run()
     if not any(command.name == "model" for command in reader.commands):
         raise ModelfileError(_NO_FROM, file=file, hint="name the base model, as in FROM ./model.gguf")
@@ -165,7 +165,7 @@ def holdable(value: str) -> str:
     return "".join(char for char in value if char in "\r\n" or _is_kept(char))
 
 
-class _Reader:
+class _Parser:
     """Reader of a Modelfile, which passes over the text once. Each method moves `at` behind the text that the
     method read.
 

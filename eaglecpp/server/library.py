@@ -68,7 +68,7 @@ class _Copy(msgspec.Struct, kw_only=True):
     destination: str
 
 
-class _Turn(msgspec.Struct):
+class _MessageBody(msgspec.Struct):
     role: Literal["system", "user", "assistant"]
     content: str
 
@@ -86,7 +86,7 @@ class _Create(_Named, kw_only=True):
     template: str = ""
     license: str | Annotated[list[str], Meta(max_length=64)] = []  # each license becomes a file
     parameters: dict[str, Any] = {}
-    messages: list[_Turn] = []
+    messages: list[_MessageBody] = []
     files: _Refused = None
     adapters: _Refused = None
     quantize: _Refused = None

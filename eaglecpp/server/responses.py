@@ -198,7 +198,7 @@ def _texts(parts: Any) -> str:
     return "\n\n".join(text for text in texts if isinstance(text, str))
 
 
-class _Form(NamedTuple):
+class _ItemNames(NamedTuple):
     """Names in one kind of output item: type, prefix of the id, key of the text, and events of the text. If
     the item contains its text in a part, the events and the type of that part too.
     """
@@ -211,13 +211,13 @@ class _Form(NamedTuple):
     kind: str = ""
 
 
-_FORMS = {
-    "thinking": _Form(
+_ITEM_NAMES = {
+    "thinking": _ItemNames(
         "reasoning", "rs", "summary", "reasoning_summary_text", "reasoning_summary_part", "summary_text"
     ),
-    "content": _Form("message", "msg", "content", "output_text", "content_part", "output_text"),
-    "call": _Form("function_call", "fc", "arguments", "function_call_arguments"),
-    "custom": _Form("custom_tool_call", "ctc", "input", "custom_tool_call_input"),
+    "content": _ItemNames("message", "msg", "content", "output_text", "content_part", "output_text"),
+    "call": _ItemNames("function_call", "fc", "arguments", "function_call_arguments"),
+    "custom": _ItemNames("custom_tool_call", "ctc", "input", "custom_tool_call_input"),
 }
 ServerEvent = tuple[str, dict[str, Any]]
 """Name and fields of an event that the server sends."""
@@ -270,7 +270,7 @@ class _ResponseObject:
     def events(self, answer: Answer, event: Event) -> Iterator[ServerEvent]:
         """Yields this API's events for one event of an answer."""
         step, (kind, text), position = event.step, event.part, {"output_index": event.index}
-        form = _FORMS[kind]
+        names = _ITEM_NAMES[kind]
         own = {"role": "assistant"} if kind == "content" else {}
         # the list of logprobs is always empty
         lists: dict[str, Any] = {"logprobs": []} if kind == "content" else {}
@@ -282,27 +282,27 @@ class _ResponseObject:
                 own |= {"namespace": space, "name": text.name.removeprefix(f"{space}__")}
             text = bodies.arguments_text(arguments)
             if tool.get("type") == "custom":
-                form = _FORMS["custom"]
+                names = _ITEM_NAMES["custom"]
                 text = arguments["input"] if isinstance(arguments.get("input"), str) else text
         if step == "begin":
-            self._item = {"id": f"{form.id}_{id}", "type": form.item, "status": "in_progress", **own}
+            self._item = {"id": f"{names.id}_{id}", "type": names.item, "status": "in_progress", **own}
             text = ""
-        inside = {"item_id": self._item["id"], **position} | ({f"{form.key}_index": 0} if form.part else {})
-        content = {"type": form.kind, "text": text, **({"annotations": []} if lists else {}), **lists}
+        inside = {"item_id": self._item["id"], **position} | ({f"{names.key}_index": 0} if names.part else {})
+        content = {"type": names.kind, "text": text, **({"annotations": []} if lists else {}), **lists}
         if step == "begin":
-            item = {**self._item, form.key: [] if form.part else ""}
+            item = {**self._item, names.key: [] if names.part else ""}
             yield "response.output_item.added", {**position, "item": item}
-            if form.part:
-                yield f"response.{form.part}.added", {**inside, "part": content}
+            if names.part:
+                yield f"response.{names.part}.added", {**inside, "part": content}
         elif step == "add":
-            yield f"response.{form.text}.delta", {**inside, "delta": text, **lists}
+            yield f"response.{names.text}.delta", {**inside, "delta": text, **lists}
         else:
-            fields = {"text": text, **lists} if form.part else {"name": own["name"], form.key: text}
-            yield f"response.{form.text}.done", {**inside, **fields}
-            if form.part:
-                yield f"response.{form.part}.done", {**inside, "part": content}
-            status = ENDINGS[answer.reason] if event.is_last and form.part else "completed"
-            item = {**self._item, "status": status, form.key: [content] if form.part else text}
+            fields = {"text": text, **lists} if names.part else {"name": own["name"], names.key: text}
+            yield f"response.{names.text}.done", {**inside, **fields}
+            if names.part:
+                yield f"response.{names.part}.done", {**inside, "part": content}
+            status = ENDINGS[answer.reason] if event.is_last and names.part else "completed"
+            item = {**self._item, "status": status, names.key: [content] if names.part else text}
             yield "response.output_item.done", {**position, "item": item}
             self.output.append(item)
 

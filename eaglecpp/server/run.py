@@ -73,7 +73,7 @@ class Connections:
             oldest.transport.abort()
 
 
-class _Connection(h11.Connection):
+class _StrictConnection(h11.Connection):
     """An HTTP/1.1 connection that refuses bodies in tiny chunks and bodies whose length is ambiguous."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class Protocol(H11Protocol):
         super().__init__(**options)
         self._all, self._head_s = connections, head_s
         self._deadline: asyncio.TimerHandle | None = None
-        self.conn: _Connection = _Connection()
+        self.conn: _StrictConnection = _StrictConnection()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

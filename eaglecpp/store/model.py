@@ -39,7 +39,7 @@ _TO_ALLOW = "To allow it, set it on the command line or in your own Modelfile"
 _T = TypeVar("_T")
 
 
-class _Turn(msgspec.Struct):
+class _StoredMessage(msgspec.Struct):
     role: str
     content: str
 
@@ -198,7 +198,7 @@ class StoredModel:
         formats = [(word, name) for word, name in texts.items() if name and word != "requires"]
         notices += [f"{self.name}: {built_in(*item)}" for item in formats]
         targets = self.target_files()[:1] if self.manifest.of_kind("model") else ()
-        turns = self.json("messages", list[_Turn], [])
+        turns = self.json("messages", list[_StoredMessage], [])
         return Modelfile(
             from_=_commands("model", (*targets, *self.files("projector"))),
             draft=_commands("draft", self.files("draft")[-1:]),

@@ -39,7 +39,7 @@ from eaglecpp.store.describe import for_both, parameter_text
 if TYPE_CHECKING:
     from eaglecpp.store.facts import Facts
 
-Run = Callable[[Chat, str], Any]
+Handler = Callable[[Chat, str], Any]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class SlashCommand:
     usage: arguments after the name; `<...>` is required, `[...]` optional
     """
 
-    run: Run
+    run: Handler
     help: str
     usage: str = ""
 
@@ -59,8 +59,8 @@ COMMANDS: dict[str, SlashCommand] = {}
 """Commands by name, of one or two words."""
 
 
-def _command(name: str, help_text: str, usage: str = "") -> Callable[[Run], Run]:
-    def add(run: Run) -> Run:
+def _command(name: str, help_text: str, usage: str = "") -> Callable[[Handler], Handler]:
+    def add(run: Handler) -> Handler:
         COMMANDS[name] = SlashCommand(run, help_text, usage)
         return run
 

@@ -160,7 +160,7 @@ class HttpSession(httpcore.SyncBackend):
         failure: Exception = httpcore.ConnectError(f"{host} has no address")
         for address in chosen:
             try:
-                stream: Any = _Stream(super().connect_tcp(address, port, timeout, *args, **options), self)
+                stream: Any = _Timed(super().connect_tcp(address, port, timeout, *args, **options), self)
                 return stream  # type: ignore[no-any-return]
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
@@ -176,7 +176,7 @@ class HttpSession(httpcore.SyncBackend):
         return chosen
 
 
-class _Stream:
+class _Timed:
     """A connection whose reads fail after the deadline of the whole answer."""
 
     def __init__(self, stream: httpcore.NetworkStream, session: HttpSession) -> None:
@@ -188,8 +188,8 @@ class _Stream:
             raise httpcore.ReadTimeout("the answer was not complete within its time limit")
         return self._stream.read(max_bytes, min(left, timeout or left))
 
-    def start_tls(self, *args: Any, **options: Any) -> _Stream:
-        return _Stream(self._stream.start_tls(*args, **options), self._session)
+    def start_tls(self, *args: Any, **options: Any) -> _Timed:
+        return _Timed(self._stream.start_tls(*args, **options), self._session)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -31,7 +31,7 @@ from eaglecpp.engine.loops import is_looping
 from eaglecpp.errors import DataError
 from eaglecpp.options import SamplingOptions
 from eaglecpp.train.capture.batched import Generated, GenerateJob, Task
-from eaglecpp.train.capture.job import Progress, Written, write_entries
+from eaglecpp.train.capture.job import OnProgress, Written, write_entries
 from eaglecpp.train.data.chats import TEMPLATE_DATE, template_of
 
 _QUESTION, _ANSWER, _NEXT = "Kwqestio", "Zanswerv", "Xnextquej"
@@ -204,7 +204,7 @@ def converse(
     out: Path,
     n_wanted: int,
     settings: ConverseSettings,
-    on_progress: Progress = lambda n_done, n_all, n_tokens: None,
+    on_progress: OnProgress = lambda n_done, n_all, n_tokens: None,
 ) -> Written:
     """Lets the target write the conversations 0 to n_wanted - 1 into `out`. Continues an existing file.
 

@@ -21,9 +21,9 @@ from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError, TemplateError
 from eaglecpp.options import SamplingOptions
 from eaglecpp.train.capture.batched import GenerateJob, Task
-from eaglecpp.train.capture.job import Progress, Written, write_entries
+from eaglecpp.train.capture.job import OnProgress, Written, write_entries
 from eaglecpp.train.data.chats import ChatEncoder, template_of
-from eaglecpp.train.data.records import Chat, Question, read_prompts
+from eaglecpp.train.data.records import ChatRecord, Question, read_prompts
 from eaglecpp.train.data.texts import token_hash
 
 _MIN_ROOM = 16
@@ -36,7 +36,7 @@ def generate(
     out: Path,
     paths: Iterable[str | os.PathLike[str]],
     sampling: SamplingOptions,
-    on_progress: Progress = lambda n_done, n_prompts, n_tokens: None,
+    on_progress: OnProgress = lambda n_done, n_prompts, n_tokens: None,
 ) -> Written:
     """Lets the target answer the prompts of some files, and writes the answers to `out`. Continues an
     existing file.
@@ -102,11 +102,11 @@ def _tokenized(
     return prompts, dropped
 
 
-def _prompt_tokens(record: Chat | Question, engine: Engine, encoder: ChatEncoder | None) -> list[int]:
+def _prompt_tokens(record: ChatRecord | Question, engine: Engine, encoder: ChatEncoder | None) -> list[int]:
     if isinstance(record, Question):
         if encoder is None:
             return engine.prompt_tokens(record.text)
-        record = Chat((Message(Role.USER, record.text),), record.place)
+        record = ChatRecord((Message(Role.USER, record.text),), record.place)
     encoder = encoder or ChatEncoder(engine)  # ChatEncoder raises an error if the model has no template
     try:
         return encoder.prompt(record.messages, record.tools)

@@ -24,7 +24,7 @@ from eaglecpp.files import make_folder
 from eaglecpp.train.capture.batched import Task, run
 from eaglecpp.train.capture.features import differences, identify
 
-Progress = Callable[[int, int, int], None]
+OnProgress = Callable[[int, int, int], None]
 """(entries done, entries in total, tokens sampled by this run)"""
 
 
@@ -48,7 +48,7 @@ def write_entries(
     what: str,
     n_wanted: int,
     task: Callable[[int], Task[dict[str, Any]]],
-    on_progress: Progress,
+    on_progress: OnProgress,
     check: Callable[[str, dict[str, Any]], None] = lambda place, entry: None,
 ) -> Written:
     """Runs `task(index)` for each index below `n_wanted` that is missing in `out`, and appends its result: an

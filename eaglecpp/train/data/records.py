@@ -44,7 +44,7 @@ _FORMATS = ("eaglecpp answers", "eaglecpp conversations")
 
 
 @dataclass(frozen=True)
-class Chat:
+class ChatRecord:
     """A conversation as text. place: file and line, as "file:line"."""
 
     messages: tuple[Message, ...]
@@ -81,7 +81,7 @@ class Question:
     place: str
 
 
-Record = Chat | Text | Recorded | Question
+Record = ChatRecord | Text | Recorded | Question
 
 
 @dataclass
@@ -128,7 +128,7 @@ def read_records(paths: Iterable[str | os.PathLike[str]], report: DataReport) ->
             raise DataError(f"{path}: expected a file or folder of training data, found no such path")
 
 
-def read_prompts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Chat | Question]:
+def read_prompts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[ChatRecord | Question]:
     """Yields prompts. For a JSON file, these are its `prompt` values, and its chats up to the last question.
     For a plain text file, these are its lines.
 
@@ -147,11 +147,11 @@ def read_prompts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Chat | Que
             yield _asked(_record(value, place), place)
 
 
-def _asked(record: Record | None, place: str) -> Chat | Question:
+def _asked(record: Record | None, place: str) -> ChatRecord | Question:
     """Turns a record into a prompt, which leaves out the messages after the last question."""
     if isinstance(record, Question):
         return record
-    if not isinstance(record, Chat):
+    if not isinstance(record, ChatRecord):
         raise DataError(f'{place}: expected "messages" or "prompt", found no question to answer')
     n = len(record.messages)
     while n and record.messages[n - 1].role not in (Role.USER, Role.TOOL):
@@ -212,7 +212,7 @@ def _record(value: Any, place: str) -> Record | None:
     raise DataError(f"{place}: expected an object with {_SHAPES}; found the keys {sorted(value)}")
 
 
-def _chat(value: Mapping[str, Any], place: str) -> Chat:
+def _chat(value: Mapping[str, Any], place: str) -> ChatRecord:
     key = "messages" if "messages" in value else "conversations"
     turns = value[key]
     if not isinstance(turns, list) or not turns:
@@ -221,7 +221,7 @@ def _chat(value: Mapping[str, Any], place: str) -> Chat:
     tools = value.get("tools") or ()
     if not isinstance(tools, list | tuple) or not all(isinstance(tool, Mapping) for tool in tools):
         raise DataError(f'{place}: "tools": expected a list of objects, found {short(tools)}')
-    return Chat(messages, place, tuple(tools))
+    return ChatRecord(messages, place, tuple(tools))
 
 
 def _message(turn: Any, where: str) -> Message:

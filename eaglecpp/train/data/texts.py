@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 
 from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError, InvalidValueError, TemplateError
-from eaglecpp.train.data.chats import ChatEncoder
-from eaglecpp.train.data.records import Chat, DataReport, Question, Record, Recorded, Text, read_records
+from eaglecpp.train.data.chats import ChatEncoder, Tokens
+from eaglecpp.train.data.records import ChatRecord, DataReport, Question, Record, Recorded, Text, read_records
 from eaglecpp.train.samples import TrainText
 
-Tokens = NDArray[np.int32]
 Turns = NDArray[np.int16]
 MIN_TRAINED = 2
 """Minimum trained tokens of a conversation. The first token of a turn is always the target's own, and a
@@ -132,7 +131,7 @@ class _Loader:
 
     def take(self, record: Record) -> None:
         match record:
-            case Chat():
+            case ChatRecord():
                 self._take_chat(record)
             case Text():
                 self._take_text(record)
@@ -147,7 +146,7 @@ class _Loader:
             raise DataError(f"training data: found no conversation to learn from; skipped: {reasons}")
         return Data(self._kept, self.report)
 
-    def _take_chat(self, chat: Chat) -> None:
+    def _take_chat(self, chat: ChatRecord) -> None:
         if self._encoder is None:
             self._encoder = ChatEncoder(self._engine)
         try:

@@ -3,7 +3,7 @@
 entries of the later steps.
 
 At step k, row p attends to the step-0 keys of rows <= p in its own sample, and to the keys of row p from
-steps 1..k. The samples of a batch are concatenated; `Layout` has their lengths. `merged` runs a flash kernel
+steps 1..k. The samples of a batch are concatenated; `Spans` has their lengths. `merged` runs a flash kernel
 on block 0 of each sample and merges the diagonals by log-sum-exp, so it never builds a score matrix. `dense`
 builds the score matrix in fp32. It is the reference for tests, and the fallback for devices without a kernel.
 Tensors have the shape `[n_heads, n_rows, head_dim]`, and the keys and values of block 0 `[n_heads, N,
@@ -27,7 +27,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Layout:
+class Spans:
     """Rows that attention computes. n_keys, n_queries: numbers of keys and of queries of each concatenated
     sample. at: i64 [n_rows], index of each query's row within its sample; None = all rows in order.
     """
@@ -63,7 +63,7 @@ class SampleSpan(NamedTuple):
         return places > (places if self.at is None else self.at)[:, None]
 
 
-Attention = Callable[[Tensor, Tensor, Tensor, Sequence[Tensor], Sequence[Tensor], Layout], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, Sequence[Tensor], Sequence[Tensor], Spans], Tensor]
 """`(q, k0, v0, later_k, later_v, layout) -> output`: queries of one step, block 0, and the keys and values of
 steps 1..k for the same rows as q. All have the full number of heads."""
 
@@ -77,7 +77,7 @@ def takes_mask(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-def attention_for(device: torch.device, dtype: torch.dtype) -> Attention:
+def attention_for(device: torch.device, dtype: torch.dtype) -> Attend:
     """Returns the fastest correct implementation on this device. This is `merged` if a flash kernel exists
     and agrees with `dense` on a small example, otherwise `dense`.
     """
@@ -85,7 +85,7 @@ def attention_for(device: torch.device, dtype: torch.dtype) -> Attention:
 
 
 def dense(
-    q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor], layout: Layout
+    q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor], layout: Spans
 ) -> Tensor:
     """Computes attention with fp32 scores and one softmax over block 0 and the diagonals. This reference
     implementation runs on any device.
@@ -107,7 +107,7 @@ def dense(
 
 
 def merged(
-    q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor], layout: Layout
+    q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor], layout: Spans
 ) -> Tensor:
     """Computes attention like `dense`, but with a flash kernel on block 0 and elementwise diagonals. If rows
     are selected and the kernel takes no mask, calls `dense`.
@@ -166,7 +166,7 @@ class _Merged(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, layout: Layout, q: Tensor, k0: Tensor, v0: Tensor, *later: Tensor) -> Tensor:
+    def forward(ctx: Any, layout: Spans, q: Tensor, k0: Tensor, v0: Tensor, *later: Tensor) -> Tensor:
         n_later, scale = len(later) // 2, q.shape[2] ** -0.5
         out = q.new_empty(q.shape[1], q.shape[0], q.shape[2]).transpose(0, 1)
         lse = q.new_empty(q.shape[:2], dtype=torch.float32)
@@ -244,11 +244,11 @@ def _kernel_works(device: torch.device, dtype: torch.dtype) -> bool:
     return all(bool(error < allowed) for error in errors)
 
 
-def _outputs(attention: Attention, inputs: Sequence[Tensor]) -> list[Tensor]:
+def _outputs(attention: Attend, inputs: Sequence[Tensor]) -> list[Tensor]:
     q, k0, v0, k1, v1 = leaves = [x.clone().requires_grad_() for x in inputs]
     lengths = 30, q.shape[1] - 30
-    out = attention(q, k0, v0, [k1], [v1], Layout(lengths, lengths, None))
+    out = attention(q, k0, v0, [k1], [v1], Spans(lengths, lengths, None))
     if takes_mask(q.device):  # compares the same rows once more, selected explicitly
         at = torch.cat([torch.arange(n) for n in lengths])
-        out = out + attention(q, k0, v0, [k1], [v1], Layout(lengths, lengths, at))
+        out = out + attention(q, k0, v0, [k1], [v1], Spans(lengths, lengths, at))
     return [out, *torch.autograd.grad(out.float().square().sum(), leaves)]

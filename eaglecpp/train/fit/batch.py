@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eaglecpp.train.fit.attention import Layout, takes_mask
+from eaglecpp.train.fit.attention import Spans, takes_mask
 from eaglecpp.train.fit.loss import counted_rows
 from eaglecpp.train.samples import Sample
 
@@ -51,8 +51,8 @@ class Batch:
     label_p: Tensor
     outside: Tensor
     best: Tensor
-    layout: Layout
-    run: Run | None
+    layout: Spans
+    run: StepRows | None
     counted: tuple[Tensor, ...]
     places: tuple[Tensor, ...]
     weights: tuple[float, ...]
@@ -64,19 +64,19 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Run:
+class StepRows:
     """Rows that the steps compute.
 
     first: i64 [n_first], rows of the first step with loss; all other rows are only read by attention
     later: i64 [n_later], rows of all other steps; for a block drafter, of all steps
-    places: indices of `later` among `first`; layout: lengths of the samples, for attention Both lists end
+    places: indices of `later` among `first`; layout: lengths of the samples, for attention. Both lists end
     with copies of the last row as padding; the places of these copies are 0.
     """
 
     first: Tensor
     later: Tensor
     places: Tensor
-    layout: Layout
+    layout: Spans
 
 
 def epoch_steps(lengths: Sequence[int], n_tokens: int, seed: int, epoch: int) -> list[list[int]]:
@@ -167,7 +167,7 @@ def make_batch(
         torch.from_numpy(p).to(device),
         torch.from_numpy(outside).to(device),
         torch.from_numpy(best).to(device),
-        Layout(lengths, lengths, None),
+        Spans(lengths, lengths, None),
         run,
         on_device(counted),
         on_device(places),
@@ -196,7 +196,7 @@ def _thinned(
     device: torch.device,
     *,
     has_blocks: bool,
-) -> tuple[list[NDArray[np.int64]], Run, list[NDArray[np.int64]], list[float]]:
+) -> tuple[list[NDArray[np.int64]], StepRows, list[NDArray[np.int64]], list[float]]:
     """Selects the counted rows. Later steps count one row in `every`. All steps of a block drafter count the
     same random anchors. If no row would be left, all rows are counted. Returns the rows of each step, the run
     (padded to round numbers), and the rows' places and weights, as in `Batch`.
@@ -224,7 +224,7 @@ def _thinned(
     n_tokens, n_idle = sum(lengths), -len(later) % (_ROUND // (8 if has_blocks else 4))
     first = np.pad(first, (0, -len(first) % (_ROUND // 2)), constant_values=n_tokens - 1)
     later = np.pad(later, (0, n_idle), constant_values=n_tokens - 1)
-    run = Run(
+    run = StepRows(
         torch.from_numpy(first).to(device),
         torch.from_numpy(later).to(device),
         torch.from_numpy(np.pad(of_first, (0, n_idle))).to(device),
@@ -233,9 +233,9 @@ def _thinned(
     return rows_of, run, places, weights
 
 
-def _layout_of(rows: NDArray[np.int64], lengths: Sequence[int], device: torch.device) -> Layout:
+def _layout_of(rows: NDArray[np.int64], lengths: Sequence[int], device: torch.device) -> Spans:
     """Returns the layout for attention of rows in ascending order."""
     ends = np.cumsum(lengths)
     n_of = np.diff(np.searchsorted(rows, ends), prepend=0)
     at = torch.from_numpy(rows - np.repeat(ends - lengths, n_of)).to(device)
-    return Layout(tuple(lengths), tuple(n_of.tolist()), at)
+    return Spans(tuple(lengths), tuple(n_of.tolist()), at)

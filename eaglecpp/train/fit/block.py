@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eaglecpp.convert import DraftSpec
-from eaglecpp.train.fit.attention import Layout
+from eaglecpp.train.fit.attention import Spans
 from eaglecpp.train.fit.batch import Batch
 from eaglecpp.train.fit.loss import Labels, head_loss
 from eaglecpp.train.fit.model import CONVOLUTIONS, DraftModel, feed_forward, matrix, of_layer, ones
@@ -131,7 +131,7 @@ class BlockModel(DraftModel):
         return (kernel * torch.stack(moved, dim=2).flatten(0, 1)).sum(1)
 
     def _attend(
-        self, q: Tensor, own: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor], layout: Layout, size: int
+        self, q: Tensor, own: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor], layout: Spans, size: int
     ) -> Tensor:
         """Computes attention, `[n_anchors * size, n_heads * head_dim]`: the rows of each block attend to the
         text of their sample up to their anchor, and to their own block. q, own: `[n_heads, n_anchors * size,

@@ -212,7 +212,7 @@ class Limits:
 class Reporter(Protocol):
     """Receives the events of a training loop."""
 
-    def on_step(self, progress: Progress, share: float, loss: float) -> None:
+    def on_step(self, progress: TrainProgress, share: float, loss: float) -> None:
         """Called after each step. share: spent share of the budget; loss: nats per counted row."""
 
     def on_evaluation(self, step: int, acceptance: Acceptance, best: bool) -> None:
@@ -224,7 +224,7 @@ class Reporter(Protocol):
 
 
 @dataclass
-class Progress:
+class TrainProgress:
     """State of a run, and its curve. `epoch` and `position` identify the next step."""
 
     step: int = 0
@@ -247,7 +247,7 @@ class Outcome:
     """
 
     reason: str
-    progress: Progress
+    progress: TrainProgress
     best: Acceptance | None
     n_skipped: int
 
@@ -281,7 +281,7 @@ class Trainer:
         self.facts = {**(facts or {}), **asdict(hyper), "n_train": len(self.train)}
         self.last, self.best = folder / "last.pt", folder / "best.pt"
         self.optimizer = Optimizer(self.model.parameters())
-        self.progress = Progress()
+        self.progress = TrainProgress()
         self._computing = contextlib.nullcontext if stored is None else stored.lent
         self._lengths = source.lengths
         self.held_out = _up_to(self.held_out, self._lengths, _EVALUATION_TOKENS)
@@ -298,7 +298,7 @@ class Trainer:
         check_same_run(self.last, state["facts"], self.facts)
         self._load_weights(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.progress = Progress(**state["progress"])
+        self.progress = TrainProgress(**state["progress"])
         self._began = time.monotonic() - self.progress.seconds
 
     def run(self) -> Outcome:

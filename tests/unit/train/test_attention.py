@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eaglecpp.train.fit.attention import Layout, dense, merged
+from eaglecpp.train.fit.attention import Spans, dense, merged
 
 
 def step_inputs(n_rows: int, n_later: int, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -17,11 +17,11 @@ def step_inputs(n_rows: int, n_later: int, dtype: torch.dtype) -> list[torch.Ten
     ]
 
 
-def all_of(*lengths: int) -> Layout:
-    return Layout(lengths, lengths, None)
+def all_of(*lengths: int) -> Spans:
+    return Spans(lengths, lengths, None)
 
 
-def run(attention: object, inputs: list[torch.Tensor], n_later: int, layout: Layout) -> list[torch.Tensor]:
+def run(attention: object, inputs: list[torch.Tensor], n_later: int, layout: Spans) -> list[torch.Tensor]:
     q, k0, v0, *later = inputs
     out = attention(q, k0, v0, later[:n_later], later[n_later:], layout)  # type: ignore[operator]
     weight = torch.linspace(-1, 1, out.numel(), dtype=torch.float32).view(out.shape)
@@ -43,7 +43,7 @@ def test_chosen_rows_see_the_same_as_among_all(dtype: torch.dtype) -> None:
     first and the third of three samples.
     """
     n_later, lengths, rows = 2, (9, 3, 6), torch.tensor([0, 3, 4, 8, 13, 17])
-    layout = Layout(lengths, (4, 0, 2), torch.tensor([0, 3, 4, 8, 1, 5]))
+    layout = Spans(lengths, (4, 0, 2), torch.tensor([0, 3, 4, 8, 1, 5]))
     q, k0, v0, *later = (x.detach() for x in step_inputs(18, n_later, dtype))
     whole = dense(q, k0, v0, later[:n_later], later[n_later:], all_of(*lengths))
     chosen = [x[:, rows].requires_grad_() for x in (q, *later)]
