@@ -18,7 +18,6 @@ from pathlib import Path
 import eaglecpp
 
 conversations: list[list[dict[str, str]]] = []
-directory = Path()
 engine: eaglecpp.Engine
 """
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
