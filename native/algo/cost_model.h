@@ -37,9 +37,6 @@ class CostModel {
 
     int n_max() const { return (int)cost_.size() - 1; }
 
-    // Cost of adding n nodes to the batch; infinite if n nodes are not allowed.
-    double marginal_cost(int n) const { return cost_[n]; }
-
     // Returns the smallest cost of n or more nodes. This cost includes running a batch size for the first time.
     double least(int n) const;
 
@@ -50,7 +47,7 @@ class CostModel {
   private:
     double cost_of(const CostTable & costs, int n) const;
 
-    std::vector<double> cost_{0.0};
+    std::vector<double> cost_{0.0};  // cost of adding n nodes to the batch; infinite if n nodes are not allowed
     std::vector<double> once_{0.0};  // additional cost of a batch size that this process has not run yet
     int n_rows_ = 1;
     double round_ms_ = 1.0, per_ms_ = 1.0;

@@ -244,6 +244,8 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
     s.failure.reset();
     s.exactness = exactness;
     begin_plan(s, exactness);
+    // Rows that another prompt is still computing are copied later, by Rounds::step().
+    if (rounds_.can_adopt(s)) attempt([&] { conversations_.adopt(s); }, [&] { conversations_.forget(s); });
     s.is_active = true;
     return s.stats.n_reused;
 }

@@ -46,6 +46,9 @@ class Rounds {
     // Runs one step; see Engine::step.
     std::vector<StepResult> step(const std::vector<Sequence *> & sequences);
 
+    // Returns true if this conversation may copy rows of another conversation.
+    bool can_adopt(const Sequence & s) const;
+
     // Runs accepted rows again that the target no longer holds. Uses exact batches.
     void replay(Sequence & s);
 
@@ -65,8 +68,6 @@ class Rounds {
     // Cuts slices of prompts to add to a batch that already has n_rows rows of rounds. Returns the conversations with a
     // slice, in the order of `reading`.
     std::vector<Sequence *> cut(const std::vector<Sequence *> & reading, int n_rows) const;
-    // Returns true if this conversation may copy rows of another conversation.
-    bool can_adopt(const Sequence & s) const;
     // Returns true if another conversation in `reading` is about to compute rows that `s` could copy.
     bool waits_for(const Sequence & s, const std::vector<Sequence *> & reading) const;
     StepResult result_of(const Sequence & s, const char * phase) const;

@@ -44,6 +44,17 @@ def test_messages_stream_and_whole_are_equal(server: TestServer) -> None:
     assert count == reply["usage"]["input_tokens"] + reply["usage"]["cache_read_input_tokens"]
 
 
+def test_the_start_counts_tokens_from_another_slot(server: TestServer, slow_rounds: None) -> None:
+    body = ask("Join the paths of a folder. " * 9, grammar="root ::= [a-z ]+")
+    running = iter(server.events("/v1/messages", body))
+    while next(running)["type"] != "content_block_delta":
+        pass
+    usage = {e["type"]: e.get("message", e).get("usage") for e in server.events("/v1/messages", body)}
+    n_cached = usage["message_start"]["cache_read_input_tokens"]
+    assert n_cached == usage["message_delta"]["cache_read_input_tokens"] > 16
+    assert [*running][-1]["type"] == "message_stop"
+
+
 def test_messages_call_tools(server: TestServer) -> None:
     reply = whole(server, ask("Hello", max_tokens=100, tools=[TOOL], tool_choice={"type": "any"}))
     (block,) = reply["content"]
