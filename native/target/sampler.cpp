@@ -8,6 +8,8 @@
 
 namespace eaglecpp {
 
+static constexpr char no_token[] = "samplers removed all tokens, or all are NaN; check logit_bias and the model's file";
+
 static constexpr int n_infill_max = 256;
 
 static void check(bool ok, const char * name, double found, const char * expected) {
@@ -147,8 +149,7 @@ Token Sampler::apply(const float * logits, bool is_bound, const Noise & noise) {
 Token Sampler::choose(llama_token_data_array & all, const Noise & noise) {
     llama_sampler_apply(chain_.get(), &all);
     if (coupled_) return draw(all, noise);
-    fail_if(all.selected < 0 || (size_t)all.selected >= all.size, ErrorKind::value,
-            "the samplers removed all tokens; check logit_bias");
+    fail_if(all.selected < 0 || (size_t)all.selected >= all.size, ErrorKind::value, no_token);
     return all.data[all.selected].id;
 }
 
@@ -158,7 +159,7 @@ Token Sampler::draw(llama_token_data_array & all, const Noise & noise) {
     llama_sampler_apply(temperature_.get(), &all);
     NoisyBest best(noise);
     for (size_t i = 0; i < all.size; ++i) best.add(all.data[i].id, all.data[i].logit);
-    if (best.token() < 0) fail(ErrorKind::value, "the samplers removed all tokens; check logit_bias");
+    if (best.token() < 0) fail(ErrorKind::value, no_token);
     return best.token();
 }
 

@@ -59,8 +59,8 @@ static TargetOptions checked(TargetOptions options) {
     check_range("n_draft_more", options.n_draft_more, 0, 1024);
     check_range("n_leaves_max", options.n_leaves_max, 1, INT32_MAX);
     check_range("n_ctx", options.n_ctx, -1, n_cells_max);
-    check_range("n_threads", options.n_threads, INT32_MIN, GGML_MAX_N_THREADS);
-    check_range("n_threads_batch", options.n_threads_batch, INT32_MIN, GGML_MAX_N_THREADS);
+    check_range("n_threads", options.n_threads, 0, GGML_MAX_N_THREADS);
+    check_range("n_threads_batch", options.n_threads_batch, 0, GGML_MAX_N_THREADS);
     llama_start();
     return options;
 }
@@ -78,8 +78,8 @@ Target::Target(TargetOptions options)
     if (!model_->has_state() && options_.n_sequences == 1 && options_.n_draft_max > 0) {
         options_.n_draft_max += options_.n_draft_more;
     }
-    if (options_.n_threads <= 0) options_.n_threads = n_physical_cores();
-    if (options_.n_threads_batch <= 0) options_.n_threads_batch = options_.n_threads;
+    if (options_.n_threads == 0) options_.n_threads = n_physical_cores();
+    if (options_.n_threads_batch == 0) options_.n_threads_batch = options_.n_threads;
     const int n_ctx_train = llama_model_n_ctx_train(model_->get());
     if (options_.n_ctx < 0) options_.n_ctx = n_ctx_train;
     if (options_.n_ctx <= 0) options_.n_ctx = n_ctx_train > 0 ? std::min(n_ctx_train, 4096) : 4096;
