@@ -19,6 +19,13 @@ _SYMBOLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 _SYMBOLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)  # bidirectional controls
 
 
+_DURATION_CHARS = 100
+_NUMBER = "[0-9]+[.]?[0-9]*|[.][0-9]+"
+_DURATION = re.compile(f"([+-]?)(?:({_NUMBER})|((?:(?:{_NUMBER})(?:ns|us|µs|ms|s|m|h))+))")
+_PART = re.compile(f"({_NUMBER})(ns|us|µs|ms|s|m|h)")
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
 def visible(text: str) -> str:
     """Returns a text with visible symbols in place of control characters, except line ends and tabs."""
     return text.translate(_SYMBOLS)
@@ -39,3 +46,13 @@ def n_bytes_of(text: str) -> int:
     if match is None or (match[3] and not match[2]):
         raise InvalidValueError(f"{text!r}: expected a size such as 512M or 8G")
     return int(float(match[1]) * (1024 if match[3] else 1000) ** " KMGT".index(match[2].upper() or " "))
+
+
+def n_seconds_of(text: str) -> float:
+    """Parses a duration such as 30, 5m or -1h30m into seconds. Raises InvalidValueError."""
+    match = _DURATION.fullmatch(text.strip()) if len(text) <= _DURATION_CHARS else None
+    if match is None:
+        raise InvalidValueError(f"{text[:80]!r}: expected seconds, or a duration such as 5m")
+    sign, seconds, parts = match.groups()
+    length = float(seconds) if seconds else sum(float(n) * _UNITS[u] for n, u in _PART.findall(parts))
+    return -length if sign == "-" else length

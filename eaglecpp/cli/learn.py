@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from eaglecpp.cli.command import command, complete_model, json_option, option
+from eaglecpp.cli.options import Number
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.cli.train import Display, check_torch
 from eaglecpp.errors import ModelNotFoundError
@@ -26,7 +27,7 @@ from eaglecpp.opening.find import find_here
 )
 @click.argument("model", shell_complete=complete_model)
 @option("--draft", metavar="D", help="The drafter to train, if the model has none of its own.")
-@option("--minutes", type=click.FloatRange(0, min_open=True), default=60.0, help="Maximum training time.")
+@option("--minutes", type=Number(0, min_open=True), default=60.0, help="Maximum training time.")
 @option("-t", "--threads", type=click.IntRange(1), help="Threads.  [default: physical cores]")
 @option("--undo", "action", flag_value="undo", help="Use the drafter that came with the model again.")
 @option("--forget", "action", flag_value="forget", help="Delete the recorded conversations.")

@@ -28,7 +28,7 @@ from eaglecpp.cli.terminal import note
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.files import exists
-from eaglecpp.human import human_bytes, n_bytes_of
+from eaglecpp.human import human_bytes, n_bytes_of, n_seconds_of
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, declare, describe
 from eaglecpp.references import ModelName, ModelNameError, hub_text, is_path_text, read_name
 
@@ -106,18 +106,6 @@ def first_key() -> str:
     return next(iter(os.environ.get("EAGLECPP_API_KEY", "").split()), "")
 
 
-def _seconds(text: str) -> float:
-    from eaglecpp.server.config import keep_alive
-    from eaglecpp.server.errors import ApiError
-
-    try:
-        seconds = keep_alive(text)
-    except ApiError:
-        raise InvalidValueError(f"{text!r}: expected seconds, or a duration such as 5m") from None
-    assert seconds is not None
-    return seconds
-
-
 def answer_format(text: str) -> dict[str, Any]:
     """Returns the arguments of `Session.chat` for an output format: "json", a JSON schema, or a file with a
     schema. Raises InvalidValueError, and the errors of `read_input`.
@@ -156,7 +144,7 @@ LAYERS = Parsed("layers", _layers)
 STRATEGY = Parsed("strategy", Strategy.parse)
 FORMAT = Parsed("format", answer_format)
 FILE_TEXT = Parsed("file", lambda path: decoded_text(path, read_input(path)))
-SECONDS = Parsed("duration", _seconds)
+SECONDS = Parsed("duration", n_seconds_of)
 """30, 5m, 1h30m; negative = forever."""
 
 
@@ -442,12 +430,13 @@ def _value_type(one: Option) -> click.ParamType[Any]:
         bounds = (one.minimum, one.maximum)
         low, high = (None if bound is None or math.isinf(bound) else int(bound) for bound in bounds)
         return click.IntRange(low, high)
-    return _Number(one.minimum, one.maximum) if one.kind is float else click.STRING
+    return Number(one.minimum, one.maximum) if one.kind is float else click.STRING
 
 
-class _Number(click.FloatRange):
+class Number(click.FloatRange):
+    """A number of the command line. NaN, which is in every range, is invalid."""
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Refuses NaN too, which is in every range."""
         number: float = super().convert(value, param, ctx)
         return self.fail(f"{value!r} is not a number", param, ctx) if math.isnan(number) else number
 

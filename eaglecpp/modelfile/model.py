@@ -7,7 +7,6 @@ last scalar counts; `stop`, LICENSE and MESSAGE accumulate. `resolve` checks the
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -183,8 +182,6 @@ def _set_parameter(parameters: dict[str, ParameterValue], command: Command) -> l
     except InvalidValueError as error:
         hint = "" if name in params.PARAMETERS else f"known: {', '.join(params.PARAMETERS)}"
         raise command.error(str(error), hint) from None
-    if isinstance(value, float) and not math.isfinite(value):
-        raise command.error(f"invalid float value [{command.args}]", "expected a finite number")
     parameters[name] = value
     parameter = params.PARAMETERS[name]
     fitted = parameter.fitted(value)

@@ -10,25 +10,22 @@ value outside the range is clamped, with a notice.
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.options import ModelOptions, Option, SamplingOptions, describe
+from eaglecpp.options.checked import FLOAT32_LIMIT
 
 ParameterValue = int | float | bool | tuple[str, ...]
 
 _INT = re.compile(r"[+-]?[0-9]{1,4000}")
-_FLOAT = re.compile(
-    r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?inf(?:inity)?|nan", re.IGNORECASE
-)
+_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _HEX = re.compile(r"[+-]?0x(?:[0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)p[+-]?[0-9]{1,6}", re.IGNORECASE)
 _BOOLS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fromkeys(
     ("0", "f", "F", "FALSE", "false", "False"), False
 )
-_FLOAT32_LIMIT = (2 - 2**-24) * 2.0**127  # smallest number that rounds to infinity in single precision
 
 
 class ParameterError(InvalidValueError):
@@ -97,17 +94,17 @@ def parse_value(name: str, text: str) -> ParameterValue:
 
 
 def parse_number(kind: str, text: str) -> int | float | bool:
-    """Parses an "int", "float" or "bool" within the range of Ollama's type. Raises ParameterError."""
+    """Parses an "int", "float" or "bool" within the range of Ollama's type. Raises ParameterError, also for
+    NaN and infinity, which Ollama accepts.
+    """
     if kind == "bool" and text in _BOOLS:
         return _BOOLS[text]
     if kind == "int" and _INT.fullmatch(text) and -(2**63) <= int(text) < 2**63:
         return int(text)
     if kind == "float" and (_FLOAT.fullmatch(text) or _HEX.fullmatch(text)):
-        # the words "inf" and "nan" are valid, but a number that overflows is not
-        is_named = "n" in text.lower()
         with contextlib.suppress(OverflowError):
             number = float.fromhex(text) if _HEX.fullmatch(text) else float(text)
-            if abs(number) < _FLOAT32_LIMIT or is_named:
+            if abs(number) < FLOAT32_LIMIT:
                 return number
     raise ParameterError(f"invalid {kind} value [{text}]")
 
@@ -134,10 +131,7 @@ def from_json(name: str, value: object) -> ParameterValue:
     if isinstance(value, bool):
         if parameter.kind is bool:
             return value
-    elif isinstance(value, int | float) and parameter.kind is not bool:
-        if parameter.kind is float:
-            return float(value)
-        if math.isfinite(value):
-            return int(value)
+    elif isinstance(value, int | float) and parameter.kind is not bool and abs(value) < FLOAT32_LIMIT:
+        return parameter.kind(value)  # type: ignore[no-any-return, operator]
     type_name = {int: "integer", float: "float32", bool: "boolean"}[parameter.kind]  # type: ignore[index]
     raise ParameterError(f'option "{name}" must be of type {type_name}')

@@ -17,6 +17,8 @@ from eaglecpp.errors import InvalidTypeError, InvalidValueError
 
 LARGEST_INT = 2**31 - 1
 """Default maximum of integer options: the extension's integers have 32 bits."""
+FLOAT32_LIMIT = (2 - 2**-24) * 2.0**127
+"""Smallest number that rounds to infinity in single precision, which the extension computes with."""
 T = TypeVar("T")
 
 
@@ -162,8 +164,8 @@ def _scalar(option: Option, value: Any) -> Any:
             number = float(value)
         except OverflowError:
             number = math.inf
-        if not math.isfinite(number):
-            raise InvalidValueError(f"{option.name} must be a finite number; got {value!r}")
+        if not abs(number) < FLOAT32_LIMIT:
+            raise InvalidValueError(f"{option.name} must be a finite number below 3.4e38; got {value!r}")
         return number
     if kind in (bool, str) and isinstance(value, kind):
         return value
@@ -203,8 +205,8 @@ def _pairs(option: Option, value: Any) -> tuple[tuple[Any, float], ...]:
         raise InvalidTypeError(f"{option.name} must map {key.__name__} to float: {error}") from None
     if key is int and any(abs(int(left)) > LARGEST_INT for left, _ in pairs):
         raise InvalidValueError(f"{option.name}: a token id must fit in 31 bits; got {value!r:.80}")
-    if any(math.isnan(number) for _, number in pairs):
-        raise InvalidValueError(f"{option.name}: a value is not a number (nan)")
+    if any(math.isnan(number) or (key is str and math.isinf(number)) for _, number in pairs):
+        raise InvalidValueError(f"{option.name}: expected finite numbers; got {value!r:.80}")
     return pairs
 
 

@@ -22,6 +22,7 @@ from eaglecpp.options.checked import Checked, declare, describe
 
 # Maximum number of sequence ids in llama.cpp. Conversations and the leaves of draft trees share these ids.
 MAX_SEQUENCES = 256
+MAX_THREADS = 512  # GGML_MAX_N_THREADS
 HEAD = "mtp"  # drafter name that selects the target's own multi-token prediction head
 # Drafter name that selects drafts from the text itself, without a drafter.
 TEXT = "text"
@@ -54,11 +55,16 @@ class ModelOptions(Checked):
         0,
         "threads; 0 = one per physical core, fewer while other processes need the cores",
         low=0,
+        high=MAX_THREADS,
         flags="-t --threads",
         parameter="num_thread",
     )
     n_threads_batch: int = declare(
-        0, "threads for reading prompts; 0 = the same as for decoding", low=0, flags="-tb --threads-batch"
+        0,
+        "threads for reading prompts; 0 = the same as for decoding",
+        low=0,
+        high=MAX_THREADS,
+        flags="-tb --threads-batch",
     )
     n_gpu_layers: int = declare(
         -1,

@@ -11,7 +11,6 @@ pinned = true
 from __future__ import annotations
 
 import ipaddress
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +21,8 @@ import msgspec
 from msgspec import Meta
 
 from eaglecpp.data_dir import expanded
-from eaglecpp.errors import EagleError
+from eaglecpp.errors import EagleError, InvalidValueError
+from eaglecpp.human import n_seconds_of
 from eaglecpp.opening.find import find_here
 from eaglecpp.options.checked import Checked, declare
 from eaglecpp.references import is_path_text
@@ -34,11 +34,6 @@ digits and dots.
 """
 
 _OF_ONE_MODEL = ("mmproj", "lora")
-_DURATION_CHARS = 100
-_NUMBER = "[0-9]+[.]?[0-9]*|[.][0-9]+"
-_DURATION = re.compile(f"([+-]?)(?:({_NUMBER})|((?:(?:{_NUMBER})(?:ns|us|µs|ms|s|m|h))+))")
-_PART = re.compile(f"({_NUMBER})(ns|us|µs|ms|s|m|h)")
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 _File = Annotated[str, Meta(min_length=1)]
@@ -123,7 +118,7 @@ class ServerConfig(Checked):
         300.0,
         "maximum time that an answer may use its slot or model memory while others wait; 0 = no limit",
         kind="seconds",
-        flags="--max-slot-time --max-place",
+        flags="--max-slot-time",
         limit="`timeout` in the stream",
     )
     unread_s: float = declare(
@@ -235,12 +230,10 @@ def keep_alive(value: float | str | None) -> float | None:
     """Converts a request's `keep_alive` to seconds; < 0 = forever, None = unset. Raises ApiError."""
     if value is None or isinstance(value, int | float):
         return value
-    match = _DURATION.fullmatch(value.strip()) if len(value) <= _DURATION_CHARS else None
-    if match is None:
-        raise FieldError("keep_alive", f"expected seconds or a duration such as 10m, found {value[:80]!r}")
-    sign, seconds, parts = match.groups()
-    length = float(seconds) if seconds else sum(float(n) * _UNITS[u] for n, u in _PART.findall(parts))
-    return -length if sign == "-" else length
+    try:
+        return n_seconds_of(value)
+    except InvalidValueError as error:
+        raise FieldError("keep_alive", str(error)) from None
 
 
 class PresetError(EagleError):

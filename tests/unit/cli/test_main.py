@@ -69,6 +69,8 @@ def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("bench tiny --seconds nan", "'nan' is not a number (see"),
         ("run tiny --temp nan hi", "'nan' is not a number (see"),
+        ("learn tiny --minutes nan", "'nan' is not a number (see"),
+        ("run tiny -t 100000 hi", "100000 is not in the range 0<=x<=512"),
         ("launch", "Choose from: claude, codex, opencode (see"),
         ("serve --models none.toml", "error: none.toml: No such file or directory\n"),
     ],

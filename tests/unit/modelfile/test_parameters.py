@@ -24,20 +24,12 @@ GROUPS = {"model": ModelOptions, "sampling": SamplingOptions}
 
 NUMBERS: dict[str, dict[str, Any]] = {
     "int": {"+5": 5, "007": 7, "-9223372036854775808": -(2**63)},
-    "float": {
-        ".5": 0.5,
-        "5.": 5.0,
-        "9e-1": 0.9,
-        "-Infinity": -math.inf,
-        "1e-50": 1e-50,
-        "0x1p-2": 0.25,
-        "-0X.8P1": -1.0,
-    },
+    "float": {".5": 0.5, "5.": 5.0, "9e-1": 0.9, "1e-50": 1e-50, "0x1p-2": 0.25, "-0X.8P1": -1.0},
     "bool": {"t": True, "FALSE": False},
 }
 OTHER_TEXTS = {
     "int": ("", "1_000", "0x10", "5.0", "٣", "9223372036854775808", "9" * 5000),
-    "float": ("1_0", "0x1", "0x1p128", "0x1p99999", "1e39", "+nan", "infi"),
+    "float": ("1_0", "0x1", "0x1p128", "0x1p99999", "1e39", "+nan", "nan", "inf", "-Infinity"),
     "bool": ("no", "tRUE"),
 }
 
@@ -80,6 +72,8 @@ def test_json_values(name: str, given: Any, value: Any) -> None:
     [
         ("top_k", True, 'option "top_k" must be of type integer'),
         ("top_k", math.nan, 'option "top_k" must be of type integer'),
+        ("temperature", math.inf, 'option "temperature" must be of type float32'),
+        ("temperature", 1e39, 'option "temperature" must be of type float32'),
         ("temperature", None, 'option "temperature" must be of type float32'),
         ("use_mmap", 1, 'option "use_mmap" must be of type boolean'),
         ("stop", [1], 'option "stop" must be of type array of strings'),

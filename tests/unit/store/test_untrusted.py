@@ -24,7 +24,7 @@ HARMFUL = [
     ["draft", "/etc/passwd"],
     ["n_ctx", "4000000"],
     ["n_ctx", "-1"],
-    ["threads", "4096"],
+    ["threads", "512"],
     ["n_draft_max", "1024"],
     ["strategy", "chain:900"],
     ["repack", "on"],
