@@ -301,10 +301,13 @@ class AnswerStream(Iterator[Chunk]):
     """A running generation. Iterate over it for chunks. Leaving the `with` block ends the generation.
 
     on_end: called with the result, unless an error ended the generation; notices: notices about the prompt
+    chunk_ms: milliseconds within which rounds of this process share a chunk; 0 = one round per chunk. The
+        first token has its own chunk.
     """
 
     on_end: Callable[[Completion], None] | None = None
     notices: tuple[str, ...] = ()
+    chunk_ms = 0.0
     is_open = False  # True until the stream has ended or was closed
 
     def completion(self) -> Completion:

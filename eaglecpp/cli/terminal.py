@@ -180,6 +180,7 @@ class Watch:
         """Shows an answer until the answer ends or Ctrl+C is pressed, and then shows the text that was held
         back.
         """
+        answer.chunk_ms = 30.0  # nobody sees whether fast rounds come one by one, and each chunk takes time
         try:
             for chunk in answer:
                 self.clear()

@@ -24,6 +24,7 @@ import logging
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
@@ -31,7 +32,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
 from eaglecpp.engine.async_stream import AsyncGeneration, AsyncStream, send
 from eaglecpp.engine.embedding import EmbedKeywords
@@ -39,16 +40,16 @@ from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.native import NativeSequence, checks_arguments
 from eaglecpp.engine.prompt_cache import PromptCache, no_cache_reason
 from eaglecpp.engine.request import GenerationRequest, ResolvedRequest
-from eaglecpp.engine.scheduler import CancelledGenerationError, Scheduler, Updates
+from eaglecpp.engine.scheduler import CancelledGenerationError, Scheduler, Updates, preempted
 from eaglecpp.engine.session import MessageList
 from eaglecpp.engine.slots import FairLock, HostCache
+from eaglecpp.engine.stream import READ_MS
 from eaglecpp.engine.vocabulary import Prompt
 from eaglecpp.errors import (
     EagleError,
     EngineBrokenError,
     InvalidStateError,
     InvalidValueError,
-    PreemptedError,
     QueueFullError,
     UnsupportedError,
 )
@@ -61,9 +62,6 @@ T = TypeVar("T")
 Lane = Literal["short", "long", "images"]
 """Kind of preparation that a request needs. A preparation waits only for preparations of the same kind."""
 _N_PREPARED: Mapping[Lane, int] = {"short": 2, "long": 1, "images": 1}
-# The event loop needs about 1 ms to send a chunk, which delays the engine's next round. So fast rounds share
-# a chunk.
-_CHUNK_MS = 30.0
 # maximum number of texts and characters that one request embeds in one turn
 _EMBEDDED_TEXTS, _EMBEDDED_CHARS = 64, 1 << 13
 _log = logging.getLogger("eaglecpp.async")
@@ -100,34 +98,22 @@ if TYPE_CHECKING:
         sampling: SamplingOptions | None
 
 
-RENAMED = {"place_s": "slot_time_s", "n_park_bytes": "host_cache_bytes"}
-"""Former names of arguments by current name. Both names are accepted."""
-
-
 class AsyncEngine:
     """Serves many asyncio tasks from one `Engine`, which it owns and closes."""
 
     def __init__(self, engine: Engine | Callable[[], Engine], **serving: Unpack[Serving]) -> None:
-        serving = cast("Serving", {RENAMED.get(name, name): value for name, value in serving.items()})
         self._n_queue = serving.get("n_queue", 512)
-        self._slot_time_s = serving.get("slot_time_s", 0.0)
-        self._n_unread = serving.get("n_unread", 0)
-        self._turns = serving.get("turns") or FairLock()
         self._preparing = {lane: Threads(f"{lane} prompts", n) for lane, n in _N_PREPARED.items()}
         self._embedding = Threads("embeddings", 1)
         self._n_embedding = 0
-        cache = HostCache(serving.get("host_cache_bytes", 0))
-        self._scheduler = Scheduler(cache, self._turns, reads=False, for_ms=_CHUNK_MS)
-        self._changed = self._scheduler.changed
-        self._calls: deque[Callable[[], None]] = deque()
         self._slot_turns = asyncio.Lock()  # a slot method holds this lock while it copies a slot
-        self._closing: Literal["no", "when idle", "now"] = "no"
-        self._opened: Future[None] = Future()
-        self._engine: Engine | None = None
-        run = partial(contextvars.copy_context().run, self._run, engine)
-        self._thread = threading.Thread(target=run, name="eaglecpp-engine", daemon=True)
-        self._thread.start()
-        _started.add(self)
+        self._worker = _Worker(engine, serving)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # a failed constructor leaves no worker
+            if self._worker.closing == "no":
+                warnings.warn(f"unclosed {self!r}; await its close()", ResourceWarning, 2, self)
+            self._worker.stop()
 
     @classmethod
     async def open(
@@ -142,18 +128,18 @@ class AsyncEngine:
         calling task is cancelled, the call returns at once, and the engine is closed as soon as it is loaded.
         """
         opening: dict[str, Any] = {**options, "n_sequences": n_parallel}
-        serving = {name: opening.pop(name) for name in options if name in Serving.__annotations__ | RENAMED}
+        serving = {name: opening.pop(name) for name in options if name in Serving.__annotations__}
         own = cls(partial(Engine.open, target, draft, **opening), **serving)
         try:
             await asyncio.to_thread(own.wait_opened)
             return own
         except BaseException:
-            own._stop()
+            own._worker.stop()
             raise
 
     def wait_opened(self) -> None:
         """Blocks until the engine is open. Raises the error that prevents opening the engine."""
-        self._opened.result()
+        self._worker.opened.result()
 
     @property
     def engine(self) -> Engine:
@@ -161,41 +147,41 @@ class AsyncEngine:
         anything else that runs the model, use `call`. A native call from another thread waits for the running
         round and delays the next round.
         """
-        if self._engine is None:
+        if self._worker.engine is None:
             raise InvalidStateError("this engine is closed")
-        return self._engine
+        return self._worker.engine
 
     @property
     def n_running(self) -> int:
-        return len(self._scheduler.running)
+        return len(self._worker.running)
 
     @property
     def running_slots(self) -> set[int]:
         """The numbers of the slots with a running generation."""
-        return {task.slot_number for task in list(self._scheduler.running)}
+        return {task.slot_number for task in list(self._worker.running)}
 
     @property
     def n_waiting(self) -> int:
-        return len(self._scheduler.waiting)
+        return len(self._worker.waiting)
 
     @property
     def host_cached(self) -> tuple[int, int]:
         """Number of swapped out conversations in host memory, and the bytes that these conversations take."""
-        return len(self._scheduler.cache), self._scheduler.cache.n_bytes
+        return len(self._worker.cache), self._worker.cache.n_bytes
 
     @property
     def n_slots(self) -> int:
         """Number of generations that can run at a time."""
-        return len(self._scheduler.slots)
+        return len(self._worker.slots)
 
     @property
     def is_idle(self) -> bool:
-        return self._scheduler.is_idle
+        return self._worker.is_idle
 
     @property
     def broken(self) -> BaseException | None:
         """The error that broke this engine; None if the engine works."""
-        return self._scheduler.broken
+        return self._worker.broken
 
     # Methods that generate text
 
@@ -230,15 +216,16 @@ class AsyncEngine:
         request = prompt
         engine.vocabulary.check_fit(len(request.prompt.tokens))
         task = AsyncGeneration(request, watch, loop=asyncio.get_running_loop())
-        with self._changed:
-            if self._scheduler.broken is not None:
-                raise EngineBrokenError(f"the engine has failed: {self._scheduler.broken}; reopen the engine")
-            if self._closing != "no":
+        with self._worker.changed:
+            if self._worker.broken is not None:
+                raise EngineBrokenError(f"the engine has failed: {self._worker.broken}; reopen the engine")
+            if self._worker.closing != "no":
                 raise InvalidStateError("this engine is closing")
             if self.n_waiting + self.n_running >= self._n_queue + self.n_slots:
                 raise QueueFullError(f"the queue is full: it has {counted(self.n_waiting, 'request')}")
-            self._scheduler.submit(task)
-        return AsyncStream(task, self._scheduler.cancel)
+            self._worker.submit(task)
+        # A stream keeps its engine open, because this function refers to the engine.
+        return AsyncStream(task, lambda generation: self._worker.cancel(generation))
 
     async def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Completion:
         """Completes `prompt` and returns the whole result. Takes the arguments of `Session.stream`. A thread
@@ -282,16 +269,14 @@ class AsyncEngine:
             n_waiting = self._n_embedding - 1
             raise QueueFullError(f"the queue is full: {counted(n_waiting, 'request')} waiting for embeddings")
         vectors: list[Embedding] = []
-        begun, finished = time.perf_counter(), threading.Event()
-        read = partial(self.engine.embedder.embed, n_ctx=n_ctx, lock=self._turns, is_over=finished.is_set)
+        begun, ended = time.perf_counter(), threading.Event()
+        read = partial(self.engine.embedder.embed, n_ctx=n_ctx, lock=self._worker.turns, is_over=ended.is_set)
         self._n_embedding += 1
         try:
             for first, part in _parts(texts):
                 vectors += await self._embedding.run(partial(read, part, n_before=first, **options))
-                if self._n_embedding > 1 and 0 < self._slot_time_s < time.perf_counter() - begun:
-                    raise PreemptedError(
-                        f"the request was stopped after {self._slot_time_s:g} s, because other requests wait"
-                    )
+                if self._n_embedding > 1 and 0 < self._worker.slot_time_s < time.perf_counter() - begun:
+                    raise preempted(self._worker.slot_time_s)
                 n_values = sum(embedding.vector.size for embedding in vectors)
                 if n_values_max and n_values * len(texts) > n_values_max * len(vectors):
                     raise InvalidValueError(
@@ -299,7 +284,7 @@ class AsyncEngine:
                         f"for all is {n_values_max} values; send fewer inputs at a time"
                     )
         finally:
-            finished.set()  # if the caller is cancelled, the embedding stops at the next step
+            ended.set()  # if the caller is cancelled, the embedding stops at the next step
             self._n_embedding -= 1
         return vectors
 
@@ -312,7 +297,7 @@ class AsyncEngine:
         prompts, n_bytes = self._files(), 0
         prompts.slot_file(name)
         async with self._slot_turns:
-            state = await self.call(lambda engine: self._scheduler.slots.free(number).sequence.offload())
+            state = await self.call(lambda engine: self._worker.slots.free(number).sequence.offload())
             if state is not None and state.n_past > 0:
                 n_bytes = await asyncio.wrap_future(prompts.write(state, name))
         if state is None or n_bytes == 0:
@@ -328,7 +313,7 @@ class AsyncEngine:
             state = await asyncio.to_thread(prompts.read_slot, name)
 
             def restore(engine: Engine) -> bool:
-                slot = self._scheduler.slots.free(number)
+                slot = self._worker.slots.free(number)
                 is_restored = state is not None and slot.sequence.restore(state)
                 slot.tokens = slot.sequence.tokens
                 return is_restored
@@ -344,7 +329,7 @@ class AsyncEngine:
     async def erase_slot(self, number: int) -> int:
         """Clears a slot. Returns the number of tokens that were in the slot."""
         self._files()
-        return await self.call(lambda engine: self._scheduler.slots.free(number).clear())
+        return await self.call(lambda engine: self._worker.slots.free(number).clear())
 
     def _files(self) -> PromptCache:
         if (prompts := self.engine.shared.prompts) is None:
@@ -365,22 +350,22 @@ class AsyncEngine:
                 except BaseException as error:
                     future.set_exception(error)
 
-        with self._changed:
-            if not self._thread.is_alive() or self._closing == "now":
+        with self._worker.changed:
+            if not self._worker.thread.is_alive() or self._worker.closing == "now":
                 raise InvalidStateError("this engine is closed")
-            self._calls.append(run)
-            self._changed.notify()
+            self._worker.calls.append(run)
+            self._worker.changed.notify()
         return await asyncio.wrap_future(future)
 
     async def close(self, *, grace_s: float = 0.0) -> None:
         """Stops accepting requests, lets running generations finish for `grace_s` seconds, and frees the
         engine.
         """
-        self._closing = "when idle"
-        self._scheduler.wake()
-        await asyncio.to_thread(self._thread.join, grace_s)
-        self._stop()
-        await asyncio.to_thread(self._thread.join)
+        self._worker.closing = "when idle"
+        self._worker.wake()
+        await asyncio.to_thread(self._worker.thread.join, grace_s)
+        self._worker.stop()
+        await asyncio.to_thread(self._worker.thread.join)
 
     async def __aenter__(self) -> Self:
         return self
@@ -388,79 +373,98 @@ class AsyncEngine:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    def _stop(self) -> None:
+
+class _Worker(Scheduler):
+    """The thread of an `AsyncEngine`, and its scheduler. A worker has no reference to its `AsyncEngine`, so
+    that the garbage collector finds an `AsyncEngine` that was not closed.
+
+    engine: None before the engine is open and after it is closed; calls: functions to run between two rounds
+    """
+
+    def __init__(self, engine: Engine | Callable[[], Engine], serving: Serving) -> None:
+        cache, turns = HostCache(serving.get("host_cache_bytes", 0)), serving.get("turns") or FairLock()
+        super().__init__(cache, turns, reads=False, for_ms=READ_MS)
+        self.slot_time_s = serving.get("slot_time_s", 0.0)
+        self.n_unread = serving.get("n_unread", 0)
+        self.calls: deque[Callable[[], None]] = deque()
+        self.closing: Literal["no", "when idle", "now"] = "no"
+        self.opened: Future[None] = Future()
+        self.engine: Engine | None = None
+        run = partial(contextvars.copy_context().run, self._run, engine)
+        self.thread = threading.Thread(target=run, name="eaglecpp-engine", daemon=True)
+        self.thread.start()
+        _started.add(self)
+
+    def stop(self) -> None:
         """Ends all generations and queued calls after the current round. The engine's thread then frees the
         engine.
         """
-        self._closing = "now"
-        self._scheduler.wake()
-
-    # Methods that run in the engine's thread
+        self.closing = "now"
+        self.wake()
 
     def _run(self, engine: Engine | Callable[[], Engine]) -> None:
-        cancel_when(lambda: self._closing == "now")
+        cancel_when(lambda: self.closing == "now")
         try:
-            self._engine = engine if isinstance(engine, Engine) else engine()
-            shared = self._engine.shared
+            self.engine = engine if isinstance(engine, Engine) else engine()
+            shared = self.engine.shared
             # calls from other threads wait for the running round, so the round cannot fail
             shared.native.waits = True
-            sequences = [NativeSequence(shared.native) for _ in range(self._engine.n_free)]
-            self._engine.sequences.update(sequences)
-            self._scheduler.open(shared, sequences)
+            sequences = [NativeSequence(shared.native) for _ in range(self.engine.n_free)]
+            self.engine.sequences.update(sequences)
+            self.open(shared, sequences)
             check_wanted()
         except BaseException as error:
             is_cancelled = isinstance(error, asyncio.CancelledError)
             closed = InvalidStateError("this engine was closed while it was loading")
-            self._opened.set_exception(closed if is_cancelled else error)
+            self.opened.set_exception(closed if is_cancelled else error)
             self._end_all()  # the queued calls raise an error, because the engine is closed
             return
-        self._opened.set_result(None)
+        self.opened.set_result(None)
         try:
             while self._turn():
                 pass
         except BaseException as error:  # even a bug in this thread must not let callers wait forever
             _log.exception("the engine's thread failed")
-            self._scheduler.broken = EngineBrokenError(f"the engine has failed: {error!r}")
+            self.broken = EngineBrokenError(f"the engine has failed: {error!r}")
         finally:
             self._end_all()
 
     def _turn(self) -> bool:
         """Runs queued calls, then one round. Returns False when the engine is to end."""
-        scheduler = self._scheduler
-        with self._changed:
-            while not (self._calls or scheduler.may_admit or scheduler.running or self._is_over):
-                self._changed.wait()
-            calls, self._calls, is_over = list(self._calls), deque(), self._is_over
+        with self.changed:
+            while not (self.calls or self.may_admit or self.running or self._is_over):
+                self.changed.wait()
+            calls, self.calls, is_over = list(self.calls), deque(), self._is_over
         for call in calls:
             call()
-        if is_over or self._scheduler.broken is not None:
+        if is_over or self.broken is not None:
             return False
-        send(scheduler.admit(self._slot_time_s))
-        send(scheduler.step())
-        scheduler.keep()
+        send(self.admit(self.slot_time_s))
+        send(self.step())
+        self.keep()
         send(self._end_unread())
         return True
 
     def _end_unread(self) -> Updates:
         """Ends generations with too many unread tokens."""
-        tasks = [task for task in self._scheduler.running if isinstance(task, AsyncGeneration)]
-        unread = [task for task in tasks if 0 < self._n_unread < task.n_unread]
+        tasks = [task for task in self.running if isinstance(task, AsyncGeneration)]
+        unread = [task for task in tasks if 0 < self.n_unread < task.n_unread]
         for task in unread:
             _log.warning("a generation was cancelled: its reader left %d tokens unread", task.n_unread)
-        return self._scheduler.end(unread, CancelledGenerationError())
+        return self.end(unread, CancelledGenerationError())
 
     @property
     def _is_over(self) -> bool:
-        return self._closing == "now" or (self._closing == "when idle" and self.is_idle)
+        return self.closing == "now" or (self.closing == "when idle" and self.is_idle)
 
     def _end_all(self) -> None:
-        with self._changed:
-            self._closing = "now"
-            rest = [*self._scheduler.running, *self._scheduler.waiting]
-            self._scheduler.waiting.clear()
-            calls, self._calls = list(self._calls), deque()
-        send(self._scheduler.end(rest, self._scheduler.broken or CancelledGenerationError()))
-        engine, self._engine = self._engine, None
+        with self.changed:
+            self.closing = "now"
+            rest = [*self.running, *self.waiting]
+            self.waiting.clear()
+            calls, self.calls = list(self.calls), deque()
+        send(self.end(rest, self.broken or CancelledGenerationError("the engine was closed")))
+        engine, self.engine = self.engine, None
         for call in calls:  # each call raises an error in its caller, because the engine is closed
             call()
         if engine is not None:
@@ -470,20 +474,20 @@ class AsyncEngine:
 
 _EXIT_S = 120.0  # maximum seconds for which Python's exit waits for running rounds
 
-# Engines that are still open when Python exits. Python's exit closes these engines, which saves their
-# planners' measurements.
-_started: weakref.WeakSet[AsyncEngine] = weakref.WeakSet()
+# Workers whose engines may still be open when Python exits. Python's exit closes these engines, which saves
+# their planners' measurements.
+_started: weakref.WeakSet[_Worker] = weakref.WeakSet()
 
 
 @atexit.register
 def _stop_all() -> None:
-    engines = list(_started)
-    for engine in engines:
-        engine._stop()
+    workers = list(_started)
+    for worker in workers:
+        worker.stop()
     end = time.monotonic() + _EXIT_S
-    for engine in engines:
-        engine._thread.join(max(0.0, end - time.monotonic()))
-    if n_stuck := sum(engine._thread.is_alive() for engine in engines):
+    for worker in workers:
+        worker.thread.join(max(0.0, end - time.monotonic()))
+    if n_stuck := sum(worker.thread.is_alive() for worker in workers):
         _log.warning("%s did not stop: one of its calls does not return", counted(n_stuck, "engine"))
 
 

@@ -79,6 +79,7 @@ class AsyncStream(Unique, AsyncIterator[Chunk]):
             self._task.n_unread -= len(event.tokens)
             reader = self._task.request.reader
             return event if reader is None else reader.read(event)
+        self._lost = event
         raise StopAsyncIteration if isinstance(event, CancelledGenerationError) else event
 
     async def finish(self) -> Completion:
@@ -91,9 +92,13 @@ class AsyncStream(Unique, AsyncIterator[Chunk]):
             return self.completion()
 
     def completion(self) -> Completion:
-        """Returns the result so far. Raises InvalidStateError before the generation has started."""
+        """Returns the result so far. Raises InvalidStateError before the generation has started, and if it
+        never started.
+        """
         if self._task.stream is None:
-            raise InvalidStateError("this generation has not started")
+            why = "it was cancelled" if self._task.is_cancelled else self._lost
+            end = f"ended before it began: {why}" if self._is_over else "has not started"
+            raise InvalidStateError(f"this generation {end}")
         reader = self._task.request.reader
         return replace(self._task.stream.completion(), _message=None if reader is None else reader.message)
 
@@ -106,8 +111,9 @@ class AsyncStream(Unique, AsyncIterator[Chunk]):
 
     def cancel(self) -> None:
         """Ends the generation before the next round. Its text stays available."""
-        self._is_over = True
-        self._cancel(self._task)
+        if not self._is_over:
+            self._is_over = True
+            self._cancel(self._task)
 
     def end_late(self, max_s: float) -> None:
         """Ends the generation if it has held its slot for more than `max_s` seconds, because other requests
@@ -126,8 +132,7 @@ class AsyncStream(Unique, AsyncIterator[Chunk]):
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
-            if not self._is_over:
-                self.cancel()
+            self.cancel()
 
 
 def send(events: Sequence[tuple[Generation, Update]]) -> None:

@@ -47,7 +47,7 @@ class Unique:
     """
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} cannot be copied or pickled")
+        raise TypeError(f"objects of {type(self).__name__} cannot be copied or pickled")
 
 
 class _Hold:
@@ -225,9 +225,12 @@ class NativeSequence(Unique):
             return native.timings(self.number)
 
     def clear(self) -> None:
-        """Forgets the conversation, so that the next prompt reuses none of its tokens."""
+        """Forgets the conversation, so that the next prompt reuses none of its tokens. Ends a running
+        generation.
+        """
         with self._exclusive() as native:
             native.clear(self.number)
+            self._generation += 1
 
     def offload(self) -> core.SavedSequence | None:
         """Saves the conversation between two generations and returns it; None if this engine's caches cannot
@@ -266,8 +269,8 @@ class NativeSequence(Unique):
     def _require_current(self, generation: int) -> None:
         if generation != self._generation:
             raise EngineBusyError(
-                "a newer generation took this session over and ended this stream; for several conversations "
-                "at the same time, open each with engine.session()"
+                "a newer call took this session over and ended this stream; for several conversations at the "
+                "same time, open each with engine.session()"
             )
 
 

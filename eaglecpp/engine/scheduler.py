@@ -66,7 +66,7 @@ Updates = list[tuple[Generation, Update]]
 
 
 def preempted(seconds: float) -> PreemptedError:
-    return PreemptedError(f"the answer was stopped after {seconds:g} s: other requests were queued")
+    return PreemptedError(f"the request was stopped after {seconds:g} s: other requests were queued")
 
 
 class Scheduler:
@@ -91,7 +91,7 @@ class Scheduler:
         self.cache = HostCache(0) if cache is None else cache
         self.slots = Slots((), self.cache)
         self.broken: EngineBrokenError | None = None
-        self._turns = turns or contextlib.nullcontext()
+        self.turns = turns or contextlib.nullcontext()
         self._reads, self._reads_alone, self._for_ms = reads, reads_alone, for_ms
 
     def open(self, shared: Shared, sequences: Iterable[NativeSequence]) -> None:
@@ -218,7 +218,7 @@ class Scheduler:
         # Each step runs only one round while a request can get a slot or waits for its first token.
         is_urgent = (self.waiting and self.slots.has_free) or not all(stream.n_tokens for stream in streams)
         try:
-            with self._turns:
+            with self.turns:
                 results = next_chunks(streams, 0.0 if is_urgent else self._for_ms)
         except Exception as error:
             return self.end(running, error)

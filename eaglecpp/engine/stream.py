@@ -26,8 +26,10 @@ from eaglecpp.results import AnswerStream, Chunk, Completion, FinishReason, Timi
 # Maximum milliseconds of a native call for a generation without a stream. After the call, Python checks for
 # stop strings and Ctrl+C.
 UNWATCHED_MS = 100.0
-# A generation with stop strings returns to Python sooner, because rounds after the stop string are wasted.
-_STOP_MS = 30.0
+# Maximum milliseconds of a native call for text that is read while it is generated. Python needs 0.5 to 1 ms
+# for each call, which delays the next round. Generations with stop strings have these steps too, because
+# rounds after the stop string are wasted.
+READ_MS = 30.0
 
 
 class Stream(Unique, AnswerStream):
@@ -103,9 +105,10 @@ class Stream(Unique, AnswerStream):
 
     def finish(self) -> Completion:
         """Runs the generation to its end without streaming, so that each step may run several rounds."""
+        self.chunk_ms = UNWATCHED_MS
         with self:
-            while self.is_open:
-                self.__next__(self.unwatched_ms)
+            for _ in self:
+                pass
             return self.completion()
 
     @property
@@ -120,7 +123,7 @@ class Stream(Unique, AnswerStream):
         stops = sampling.stop or self._request.source.stop_when is not None or may_loop
         if self._budget is not None or (stops and self._shared.native.chains_only):
             return 0.0
-        return _STOP_MS if stops else UNWATCHED_MS
+        return READ_MS if stops else UNWATCHED_MS
 
     @property
     def seed(self) -> int:
@@ -131,12 +134,13 @@ class Stream(Unique, AnswerStream):
         """Number of tokens generated so far."""
         return len(self._tokens)
 
-    def __next__(self, for_ms: float = 0.0) -> Chunk:
+    def __next__(self) -> Chunk:
         """Returns the next chunk. Processes slices of the prompt until a round generates tokens or the
-        generation ends. for_ms: runs as many rounds as start within this time; 0 = one round.
+        generation ends.
         """
         if not self.is_open:
             raise StopIteration
+        for_ms = min(self.chunk_ms, self.unwatched_ms) if self._tokens else 0.0
         try:
             running = [(self._sequence, self._generation)]
             while not self._gave_tokens(result := step_together(running, for_ms)[0]):

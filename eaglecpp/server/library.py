@@ -29,7 +29,6 @@ from eaglecpp.modelfile.parameters import DEPRECATED, from_json, value_text
 from eaglecpp.modelfile.syntax import MAX_COMMANDS, MAX_TEXT, Command, Document
 from eaglecpp.options import HEAD, TEXT, Strategy
 from eaglecpp.references import ModelName
-from eaglecpp.references import read_name as read_draft_name
 from eaglecpp.server import catalog
 from eaglecpp.server.bodies import read
 from eaglecpp.server.catalog import read_name, stamp
@@ -232,7 +231,7 @@ async def pull(request: Request) -> Response:
     draft = {True: "auto", False: "none"}[body.draft] if isinstance(body.draft, bool) else body.draft
     # A client must not name a path, because a path could name any file of this machine.
     if draft is not None and draft not in ("auto", TEXT) and not Strategy.is_off(draft):
-        draft = read_draft_name(draft)
+        draft = read_name(draft)
     if body.insecure and not server_of(request).config.insecure:
         raise ApiError(400, "insecure is not allowed, because this server was started without --insecure")
 

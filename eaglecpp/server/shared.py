@@ -158,8 +158,6 @@ _FAMILIES = {
     "first_token_seconds_total": ("counter", "Time from requests to their first tokens."),
     "generation_seconds_total": ("counter", "Time from requests to their last tokens."),
 }
-_FORMER = {"host_cache_conversations": "parked_conversations", "host_cache_bytes": "parked_bytes"}
-"""Former names of metrics by current name. Metrics are exported under both names."""
 
 
 class Metrics:
@@ -192,9 +190,7 @@ class Metrics:
         lines = []
         for family, (kind, help) in _FAMILIES.items():
             lines += [f"# HELP eaglecpp_{family} {help}", f"# TYPE eaglecpp_{family} {kind}"]
-            for key, value in self._values[family].items():
-                former = [_FORMER[family] + key.removeprefix(family)] if family in _FORMER else []
-                lines += [f"eaglecpp_{name} {value:.12g}" for name in (key, *former)]
+            lines += [f"eaglecpp_{key} {value:.12g}" for key, value in self._values[family].items()]
         return "\n".join(lines) + "\n"
 
 

@@ -9,7 +9,6 @@ import math
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from eaglecpp.engine.prompt_cache import PromptCache
 from eaglecpp.engine.slots import FairLock, Slots
 from eaglecpp.errors import EngineBrokenError, GrammarError, InvalidStateError
 from eaglecpp.results import Completion
-from eaglecpp.server.shared import Metrics
 from helpers.models import Models
 from helpers.script import run_script
 from helpers.tiny_arch import make_hybrid
@@ -293,16 +291,6 @@ async def test_a_swapped_out_conversation_continues_unchanged(draft: bool, model
     assert [one.tokens for one in only_one] == [one.tokens for one in own]
 
 
-async def test_former_names_of_arguments_and_metrics_are_accepted(models: Models) -> None:
-    former: dict[str, Any] = {"place_s": 7.0, "n_park_bytes": 5}
-    async with await AsyncEngine.open(models.target, n_ctx=256, n_threads=1, **former) as engine:
-        assert (engine._slot_time_s, engine._scheduler.cache.n_max) == (7.0, 5)
-        one = SimpleNamespace(engine=engine, n_bytes=1, name="m")
-        text = Metrics().text([one])
-        for name in ("host_cache_bytes", "parked_bytes", "parked_conversations"):
-            assert f'eaglecpp_{name}{{model="m"}} 0\n' in text
-
-
 @pytest.mark.parametrize("strategy", ["off", "chain:3"])
 async def test_a_request_whose_sampler_fails_ends_alone(strategy: str, models: Models) -> None:
     """Tests that a request whose sampler or callback fails ends alone, although it fails in the middle of a
@@ -434,17 +422,32 @@ async def test_tasks_get_the_text_they_get_alone_while_another_thread_embeds(mod
 
 
 async def test_calls_run_between_rounds_and_closing_ends_everything(models: Models) -> None:
-    engine = await opened(models, n_ctx=8192)
+    engine = await opened(models, n_ctx=8192, n_parallel=1)
     assert await engine.call(lambda one: one.n_ctx) == 8192
-    stream = engine.stream("ab", max_tokens=-1, ignore_eos=True)
+    stream, cancelled, waiting = (engine.stream("ab", max_tokens=-1, ignore_eos=True) for _ in range(3))
     await stream.started()
+    cancelled.cancel()
     await engine.close()
     rest = [chunk async for chunk in stream]
     assert all(chunk.finish_reason is None for chunk in rest)
+    for unstarted, why in ((cancelled, "it was cancelled"), (waiting, "the engine was closed")):
+        with pytest.raises(InvalidStateError, match=f"ended before it began: {why}"):
+            await unstarted.finish()
     with pytest.raises(ValueError, match="closed"):
         engine.stream("ab")
     with pytest.raises(ValueError, match="closed"):
         await engine.call(lambda one: one.n_ctx)
+
+
+async def test_a_dropped_engine_warns_and_is_freed(models: Models) -> None:
+    stream = (await opened(models)).stream("ab cd ef", max_tokens=24, ignore_eos=True)
+    assert len((await stream.finish()).tokens) == 24, "a stream must keep its engine open"
+    engine = await opened(models)
+    inner = engine.engine
+    with pytest.warns(ResourceWarning, match="unclosed <.*AsyncEngine.*>; await its close()"):
+        del stream, engine
+    while not inner.closed:
+        await asyncio.sleep(0.01)
 
 
 def test_turns_are_taken_in_order_of_arrival() -> None:

@@ -220,9 +220,13 @@ def test_a_new_call_ends_an_open_stream_of_another_thread(engine: Engine, fresh:
     thread.start()
     thread.join()
     assert made[0].tokens == fresh.tokens
-    with pytest.raises(EngineBusyError, match="a newer generation took this session over"):
+    with pytest.raises(EngineBusyError, match="a newer call took this session over"):
         next(stream)
     assert list(stream) == []
+    stream = engine.stream("xy zz", max_tokens=24)
+    engine.clear()
+    with pytest.raises(EngineBusyError, match="a newer call took this session over"):
+        next(stream)
     assert greedy(engine).tokens == fresh.tokens
 
 

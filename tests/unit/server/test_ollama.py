@@ -175,7 +175,7 @@ def test_unknown_models_and_paths_are_404(server: TestServer) -> None:
     for path in ("/etc/passwd", "../demo-target.gguf", "./x", "~/x", "C:\\x.gguf"):
         assert "not found" in error(server, "/api/chat", ask(model=path), 404)
         assert "invalid model name" in error(server, "/api/pull", {"model": path})
-        assert "not a model name" in error(server, "/api/pull", {"model": "hf.co/a/b", "draft": path})
+        assert "invalid model name" in error(server, "/api/pull", {"model": "hf.co/a/b", "draft": path})
 
 
 def test_an_empty_request_loads_and_unloads(store_root: object) -> None:
