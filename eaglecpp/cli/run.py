@@ -256,7 +256,7 @@ def _found(
     needs_draft(chat.settings.strategy, chat.can_draft)
     is_own = is_own or asked.no_server or chat.says_how_to_open
     if server is None and not is_own and (address := find_server()):
-        chat.let_answer(answers_at(address, source.label))
+        chat.server = chat.session.answers = answers_at(address, source.label)
     if asked.keep_alive_s is not None and chat.server is None:
         note("note: --keepalive has no effect, because no server (eaglecpp serve) answers")
     return chat

@@ -278,7 +278,7 @@ def test_a_named_server_answers_with_a_model_that_is_not_here(
     ):
         refused = cli("run", "tiny", "x", "--host", there, *options)
         assert refused.returncode in (1, 2) and said in refused.stderr
-    assert "tiny:latest is on a server" in chat(tmp_path, ["/save other"], "--host", there)
+    assert "has the files and decides" in chat(tmp_path, ["/save other"], "--host", there)
     missing = cli("run", "nothing", "x", "--host", there)
     assert missing.returncode == 1 and "not found" in missing.stderr
 

@@ -190,7 +190,9 @@ class Chat:
         """Raises UnsupportedError if the model's files are on another machine."""
         if self.elsewhere:
             address = self.elsewhere[0]
-            raise UnsupportedError(f"the server {address} decides how to open the model; use --no-server")
+            raise UnsupportedError(
+                f"the server {address} has the files and decides how to open the model; use --no-server"
+            )
 
     def _make_plan(self) -> OpeningPlan:
         return self.settings.plan(self.source, choose_context=self.elsewhere is None)
@@ -313,10 +315,6 @@ class Chat:
             )
         self.save()
         return answer
-
-    def let_answer(self, server: ServerAnswers) -> None:
-        """Lets a server answer until the model is opened in this process."""
-        self.server = self.session.answers = server
 
     def _leave_server_for_own(self) -> None:
         """Lets this process answer instead of the server, if the model is open in this process or if its

@@ -23,10 +23,10 @@ from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.input import PROMPT, is_command, named_pictures, read_block, read_picture, unquoted
 from eaglecpp.cli.open_engine import look_up, plan_text
 from eaglecpp.cli.options import MAX_INPUT, answer_format, decoded_text
-from eaglecpp.cli.terminal import fitted, help_table, human_time, section, table
+from eaglecpp.cli.terminal import Watch, fitted, help_table, human_time, section, table
 from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.data_dir import data_dir, expanded
-from eaglecpp.errors import EagleError, InvalidValueError, UnsupportedError
+from eaglecpp.errors import EagleError, InvalidValueError
 from eaglecpp.files import read_limited
 from eaglecpp.human import human_bytes, nearest
 from eaglecpp.modelfile import Command, Modelfile, ModelName
@@ -94,6 +94,11 @@ def take(chat: Chat, text: str) -> Any:
         name, rest = " ".join(words[:n_words]), "".join(words[n_words:])
         if (command := COMMANDS.get(name)) is not None:
             if rest or not command.usage.startswith("<"):
+                if name.startswith(("/save", "/show")):
+                    # Ctrl+C takes no effect here, because numpy cannot be imported again after an
+                    # interrupted import.
+                    with Watch().listening():
+                        import eaglecpp.store.create  # noqa: F401
                 return command.run(chat, rest)
             return chat.screen.say(f"Usage:\n  {name} {command.usage}")
     words = text.split()
@@ -345,10 +350,7 @@ def _save(chat: Chat, rest: str) -> None:
     from eaglecpp.store.create import create_model
 
     name = ModelName.parse(rest)
-    if chat.elsewhere:
-        raise UnsupportedError(
-            f"{chat.source.label} is on a server; saving needs the model's files on this machine"
-        )
+    chat.check_here()
     stores = Stores.open()
     if name not in chat.made and not _may_take(chat, stores, name):
         chat.screen.say("Nothing was saved.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -297,6 +299,8 @@ def test_errors_do_not_end_the_chat(talk: Talk, models: Models, tmp_path: Path, 
         f"/load {models.target} nofile.gguf": "drafter 'nofile.gguf'",
         f"/load {tmp_path / 'broken.gguf'}": "broken.gguf",
         "/set parameter top_k x": "invalid int value [x]",
+        "/set parameter temperature nan": "invalid float value [nan]",
+        "/set parameter num_thread 100000": "the range of num_thread is 0 to 512; using 512",
         "/set parameter temprature 1": "unknown parameter 'temprature'; did you mean temperature?",
         "/set parameter foo 3": "unknown parameter 'foo'; /set parameter lists all",
         "/load missing.gguf": "target 'missing.gguf'",
@@ -307,6 +311,22 @@ def test_errors_do_not_end_the_chat(talk: Talk, models: Models, tmp_path: Path, 
     err = capsys.readouterr().err
     assert [text for text in wrong.values() if text not in err] == []
     assert [role for role, _ in said(chat)] == ["user", "assistant"]
+
+
+class _Interrupting:
+    """Finder of modules that presses Ctrl+C in the import of the store."""
+
+    def find_spec(self, name: str, *rest: Any) -> None:
+        if name == "eaglecpp.store.create":
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_interrupts_no_import(talk: Talk, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that Ctrl+C interrupts no import, because numpy cannot be imported again afterwards."""
+    monkeypatch.delitem(sys.modules, "eaglecpp.store.create", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [_Interrupting(), *sys.meta_path])
+    talk("/save mine")
+    assert "Created new model 'mine'" in capsys.readouterr().out
 
 
 # Questions and answers
