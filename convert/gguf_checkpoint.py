@@ -108,24 +108,19 @@ def read_drafter(path: Path) -> ReadBack:
 
 
 def _config(file: GgufFile, arch: str) -> dict[str, Any]:
-    def integer(key: str, default: int | None = None) -> int:
-        value = file.integer(f"{arch}.{key}")
-        if value is None and default is None:
-            raise GgufError(f"{file.path}: key {arch}.{key}: expected an integer, found nothing")
-        return int(default if value is None else value)  # type: ignore[arg-type]
+    def value(kind: Any, expected: str, key: str, default: Any = None) -> Any:
+        found = file.get(f"{arch}.{key}", default)
+        if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
+            shown = "nothing" if found is None else f"{found!r:.40}"
+            raise GgufError(f"{file.path}: key {arch}.{key}: expected {expected}, found {shown}")
+        return found
 
-    def flag(key: str, default: bool = False) -> bool:
-        value = file.get(f"{arch}.{key}", default)
-        if not isinstance(value, bool):
-            raise GgufError(f"{file.path}: key {arch}.{key}: expected true or false, found {value!r:.40}")
-        return value
+    integer, flag = partial(value, int, "an integer"), partial(value, bool, "true or false")
 
     def real(key: str, default: float) -> float:
-        value = file.get(f"{arch}.{key}", default)
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise GgufError(f"{file.path}: key {arch}.{key}: expected a number, found {value!r:.40}")
+        number = value(int | float, "a number", key, default)
         with np.errstate(over="ignore"):  # an infinite value is rejected later, together with the config
-            return float(str(np.float32(value)))  # this conversion turns 9.99999975e-06 into 1e-05
+            return float(str(np.float32(number)))  # this conversion turns 9.99999975e-06 into 1e-05
 
     def several(key: str, kind: type) -> list[Any]:
         value = file.get(key, [])
@@ -161,10 +156,10 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         "max_position_embeddings": integer("context_length"),
         "rope_theta": real("rope.freq_base", 10000.0),
         "tie_word_embeddings": False,
-        "fc_norm": flag("fc_norm"),
-        "norm_output": flag("norm_output"),
-        "norm_before_fc": flag("norm_before_fc"),
-        "norm_before_residual": flag("norm_before_residual"),
+        "fc_norm": flag("fc_norm", False),
+        "norm_output": flag("norm_output", False),
+        "norm_before_fc": flag("norm_before_fc", False),
+        "norm_before_residual": flag("norm_before_residual", False),
         "num_aux_hidden_states": len(layers),
         # The layer ids are written in both conventions, so they are not ambiguous.
         "eagle_aux_hidden_state_layer_ids": layers,
@@ -191,7 +186,11 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         "architectures": [BLOCK_FILE],
         "block_size": file.integer(f"{arch}.block_size") or 16,  # llama.cpp takes 16 for a missing block size
         "mask_token_id": file.integer("tokenizer.ggml.mask_token_id"),
-        "sample_from_anchor": flag("sample_from_anchor") if is_stated else True if has_markov else None,
+        "sample_from_anchor": flag("sample_from_anchor", False)
+        if is_stated
+        else True
+        if has_markov
+        else None,
         "num_target_layers": file.integer("eaglecpp.target.block_count"),
         "target_layer_ids": [k - 1 for k in layers],
         "is_causal": causal[0] if len(set(causal)) == 1 else None,
@@ -203,7 +202,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         "attention_value_scale": real("attention.value_scale", 1.0),
         "tie_word_embeddings": head is None
         and "token_embd.weight" in file.tensors
-        and not flag("target_head"),
+        and not flag("target_head", False),
         # A file without its first drafting slot may follow other conventions than `eaglecpp train`.
         "eaglecpp": config["eaglecpp"] if is_stated else None,
     }

@@ -49,6 +49,9 @@ QUICK = ("chat", "cli", "convert", "modelfile", "server", "store")
 """Folders of tests/unit that need no compiler."""
 WITH_TORCH = ("cli/test_train.py", "convert/test_families.py", "convert/test_weight_files.py")
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+# With loadfile, the tests of a file share their fixtures. While a process waits, another process can use its
+# core.
+PARALLEL = ("-n", str(min(CORES, 8)), "--dist", "loadfile", "-m", "not long and not alone")
 
 
 def run(*command: str | Path, cwd: Path = ROOT, environment: dict[str, str] | None = None) -> None:
@@ -101,7 +104,6 @@ def types() -> None:
 
 def documented_calls() -> None:
     """Runs the type checkers over the code of pages and examples, as users would."""
-    sys.path.insert(0, str(ROOT / "tests"))
     from documented import examples, write
 
     with tempfile.TemporaryDirectory() as name:
@@ -190,9 +192,7 @@ def neon() -> str | None:
     if missing:
         install = "Debian and Ubuntu: apt-get install g++-aarch64-linux-gnu qemu-user"
         return f"{' and '.join(missing)} not found; {install}"
-    folder = aarch64(
-        "-DEAGLECPP_TESTS=ON", "-DEAGLECPP_KERNELS_ONLY=ON", targets=("test_rows",)
-    )  # fmt: skip
+    folder = aarch64("-DEAGLECPP_TESTS=ON", "-DEAGLECPP_KERNELS_ONLY=ON", targets=("test_rows",))
     run(emulator, "-cpu", "max", folder / "tests" / "native" / "kernels" / "test_rows", "neon", "neon_i8mm")
     return None
 
@@ -203,7 +203,6 @@ def arm() -> str | None:
     """
     if platform.machine().lower() in ("aarch64", "arm64"):
         return "this machine is AArch64: the step python runs the engine"
-    sys.path.insert(0, str(ROOT / "tests"))
     from helpers import aarch64 as machine
 
     if why_not := machine.missing():
@@ -323,10 +322,7 @@ def python() -> None:
     print("+", *model, flush=True)
     subprocess.run(model, check=False)
     # With `python -m pytest`, the checkout would come before the installed package, so this runs `pytest`.
-    # With loadfile, the tests of a file share their fixtures. While a process waits, another process can use
-    # its core.
-    workers = ("-n", str(min(CORES, 8)), "--dist", "loadfile")
-    run(BIN / "pytest", "-q", "--durations=10", *workers, "-m", "not long and not alone")
+    run(BIN / "pytest", "-q", "--durations=10", *PARALLEL)
     run(BIN / "pytest", "-q", "--durations=5", "-m", "alone and not long")
 
 
@@ -341,8 +337,7 @@ def quick() -> None:
     """Runs the Python tests that need no torch and measure no time."""
     unit = ROOT / "tests" / "unit"
     ignored = (f"--ignore={unit / name}" for name in ("train", *WITH_TORCH))
-    workers = ("-n", str(min(CORES, 8)), "--dist", "loadfile", "-m", "not long and not alone")
-    run(BIN / "pytest", "-q", *workers, unit, *ignored)
+    run(BIN / "pytest", "-q", *PARALLEL, unit, *ignored)
 
 
 def lowest() -> None:
@@ -351,7 +346,6 @@ def lowest() -> None:
     No code is compiled, because the extension and llama-cpp-python come from this environment. The optional
     package torch is left out, because it is large.
     """
-    sys.path.insert(0, str(ROOT / "tests"))
     from packages import KEPT, installed_wheel
     from packaging.requirements import Requirement
 
@@ -374,9 +368,8 @@ def lowest() -> None:
     run(program, "run", "--help")
     unit = ROOT / "tests" / "unit"
     tests = [*(unit / name for name in QUICK), *(f"--ignore={unit / name}" for name in WITH_TORCH)]
-    workers = ("-n", str(min(CORES, 8)), "--dist", "loadfile", "-m", "not long and not alone")
     path = {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
-    run(python, "-P", "-m", "pytest", "-q", *workers, *tests, environment=path)
+    run(python, "-P", "-m", "pytest", "-q", *PARALLEL, *tests, environment=path)
 
 
 def training() -> None:
@@ -387,7 +380,6 @@ def gpu() -> str | None:
     """Runs the device tests on each device that works without special hardware. Prints which devices are
     skipped, and why.
     """
-    sys.path.insert(0, str(ROOT / "tests"))
     from helpers import backends
 
     folder = cmake(

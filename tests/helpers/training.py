@@ -14,25 +14,13 @@ from eaglecpp.train.samples import Sample
 
 N_VOCAB = 40
 SPEC = DraftSpec(
-    family="torchspec",
-    hidden_size=32,
-    target_hidden_size=32,
-    intermediate_size=48,
-    n_layers=1,
-    n_heads=4,
-    n_kv_heads=2,
-    head_dim=16,
-    vocab_size=N_VOCAB,
-    draft_vocab_size=24,
-    context_length=128,
-    rms_norm_eps=1e-5,
-    rope=RopeSpec(10000.0),
-    aux_layers=(1, 3, 5),
-    layer_ids_rule="boundary",
-    target_block_count=6,
-    fc_norm=True,
-    norm_output=True,
-)
+    family="torchspec", hidden_size=32, target_hidden_size=32, intermediate_size=48,
+    n_layers=1, n_heads=4, n_kv_heads=2, head_dim=16,
+    vocab_size=N_VOCAB, draft_vocab_size=24, context_length=128,
+    rms_norm_eps=1e-5, rope=RopeSpec(10000.0),
+    aux_layers=(1, 3, 5), layer_ids_rule="boundary", target_block_count=6,
+    fc_norm=True, norm_output=True,
+)  # fmt: skip
 KINDS = {
     "eagle31": SPEC,
     "two layers": replace(SPEC, n_layers=2),

@@ -371,22 +371,11 @@ def test_the_head_of_a_file_is_verified(cache: PromptCache, folder: Path) -> Non
 def test_sizes_are_checked_even_with_the_key(kind: str, opened: Callable[..., Engine]) -> None:
     """Tests file heads with sizes that exceed the file, or with values that no conversation can have."""
     good = state(prompt())
-    for at, value in [
-        (1, 0),
-        (2, 3),
-        (3, 641),
-        (3, -1),
-        (7, 2**31 - 1),
-        (8, 2**31 - 1),
-        (12, 1),
-        (12, -1),
-        (N_ENDS, 7),
-        (N_TARGET - 1, 2**64 - 1),
-        (N_TARGET, 1 << 62),
-        (FIRST_END, N_PROMPT + 1),
-        (FIRST_END, 0),
-        (FIRST_END + 1, 2**64 - 24),
-    ]:
+    for at, value in (
+        (1, 0), (2, 3), (3, 641), (3, -1), (7, 2**31 - 1), (8, 2**31 - 1), (12, 1), (12, -1),
+        (N_ENDS, 7), (N_TARGET - 1, 2**64 - 1), (N_TARGET, 1 << 62),
+        (FIRST_END, N_PROMPT + 1), (FIRST_END, 0), (FIRST_END + 1, 2**64 - 24),
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="expected version 2"):
             saved(changed(good, at, value))
     for end in (0, 1, HEADER.size - 1, HEADER.size, good.n_bytes - 1):

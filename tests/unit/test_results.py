@@ -10,23 +10,11 @@ import pytest
 from eaglecpp.results import Timings
 
 RAW = {
-    "prompt_n": 10,
-    "prompt_ms": 5.0,
-    "predicted_n": 9,
-    "predicted_ms": 20.0,
-    "draft_n": 12,
-    "draft_n_accepted": 6,
-    "text_draft_n": 5,
-    "text_draft_n_accepted": 2,
-    "rounds": 4,
-    "draft_ms": 3.0,
-    "verify_ms": 12.0,
-    "host_ms": 1.0,
-    "tried_per_depth": [4, 3, 1, 0],
-    "accepted_per_depth": [3, 2, 1, 0],
-    "reused_n": 2,
-    "exact": False,
-}
+    "prompt_n": 10, "prompt_ms": 5.0, "reused_n": 2, "predicted_n": 9, "predicted_ms": 20.0,
+    "draft_n": 12, "draft_n_accepted": 6, "text_draft_n": 5, "text_draft_n_accepted": 2,
+    "rounds": 4, "draft_ms": 3.0, "verify_ms": 12.0, "host_ms": 1.0, "exact": False,
+    "tried_per_depth": [4, 3, 1, 0], "accepted_per_depth": [3, 2, 1, 0],
+}  # fmt: skip
 
 
 def test_timings_has_the_documented_names() -> None:
