@@ -80,7 +80,7 @@ void Conversations::keep(Sequence & s, int n) {
     Cells & cells = target_.cells();
     while (!s.checkpoints.empty() && s.checkpoints.back().n > n) s.checkpoints.pop_back();
     if (n < s.n_past && !cells.truncate(s.range, n)) {
-        n = s.checkpoints.empty() ? 0 : s.checkpoints.back().n;
+        n = s.last_checkpoint();
         if (n == 0 || !cells.load_end(s.range, n, s.checkpoints.back().bytes)) return forget(s);
         if (s.draft && s.draft->n_rows() > n) s.draft->truncate(n);
     }
@@ -97,14 +97,14 @@ void Conversations::keep(Sequence & s, int n) {
 int Conversations::last_checkpoint(const Sequence & s) const {
     const bool has_state = target_.cells().has_state();
     const int n = s.n_prompt - (has_state ? n_tail : 1), n_least = has_state ? n_checkpoint_rows : n_tail;
-    const bool is_set = !s.checkpoints.empty() && s.checkpoints.back().n >= n;
-    return !target_.cells().ends_anywhere() && !is_set && n >= s.stats.n_reused + n_least ? n : 0;
+    if (target_.cells().ends_anywhere() || n <= s.last_checkpoint()) return 0;
+    return n >= std::min(s.last_checkpoint(), s.stats.n_reused) + n_least ? n : 0;
 }
 
 void Conversations::set_checkpoint(Sequence & s) {
     const Cells & cells = target_.cells();
     const int n_last = last_checkpoint(s), n = std::min(s.n_past, n_last);
-    const int n_before = s.checkpoints.empty() ? 0 : s.checkpoints.back().n;
+    const int n_before = s.last_checkpoint();
     if (n == 0 || (cells.has_state() && cells.n_rows(s.range) != n)) return;
     if (n < n_last && n < n_before + std::max({n_before, 2 * n_checkpoint_rows, 4 * cells.n_window()})) return;
     s.checkpoints.push_back({n, {}});

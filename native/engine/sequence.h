@@ -90,6 +90,7 @@ struct Sequence {
     int n_past = 0;
     int n_replay = 0;
     std::vector<Checkpoint> checkpoints;  // in ascending order
+    int last_checkpoint() const { return checkpoints.empty() ? 0 : checkpoints.back().n; }
 
     std::unique_ptr<DraftSequence> draft;  // null without a drafter
     HiddenStateWindow hidden_states;

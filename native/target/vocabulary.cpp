@@ -57,8 +57,8 @@ class SpecialTokens {
   public:
     explicit SpecialTokens(const llama_vocab * vocab);
 
-    // Returns false if the tokenizer adds something to a part of a text that depends on its other parts.
-    bool knows_parts() const { return knows_parts_; }
+    // False if the tokenizer adds something to a part of a text that depends on its other parts.
+    bool knows_parts = true;
 
     // Splits a text as llama.cpp's tokenizer_st_partition does. The parts between special tokens are tokenised
     // independently, so the tokens of a text are the concatenation of its parts' tokens. Returns nullopt if the text
@@ -75,7 +75,6 @@ class SpecialTokens {
 
     const llama_vocab * vocab_;
     std::vector<Special> specials_;  // the special tokens in llama.cpp's order
-    bool knows_parts_ = true;
 };
 
 SpecialTokens::SpecialTokens(const llama_vocab * vocab) : vocab_(vocab) {
@@ -86,13 +85,13 @@ SpecialTokens::SpecialTokens(const llama_vocab * vocab) : vocab_(vocab) {
         if (!(attr & (hidden | LLAMA_TOKEN_ATTR_USER_DEFINED))) continue;
         specials_.push_back({piece_of(vocab_, t, true), t, (attr & hidden) != 0, (attr & LLAMA_TOKEN_ATTR_LSTRIP) != 0,
                              (attr & LLAMA_TOKEN_ATTR_RSTRIP) != 0});
-        if (specials_.back().text.empty()) knows_parts_ = false;
+        if (specials_.back().text.empty()) knows_parts = false;
     }
     std::stable_sort(specials_.begin(), specials_.end(),
                      [](const Special & a, const Special & b) { return a.text.size() > b.text.size(); });
 
     const auto type = llama_vocab_type(vocab_);
-    if (type != LLAMA_VOCAB_TYPE_SPM && type != LLAMA_VOCAB_TYPE_BPE) knows_parts_ = false;
+    if (type != LLAMA_VOCAB_TYPE_SPM && type != LLAMA_VOCAB_TYPE_BPE) knows_parts = false;
 }
 
 std::optional<std::vector<TextPart>> SpecialTokens::parts(std::string_view text, bool parse_special,
@@ -229,7 +228,7 @@ std::optional<Tokens> Vocabulary::tokenize(const std::string & text, bool add_sp
     const size_t n = (size_t)std::max(n_max, 0);
     Tokens out;
     const auto specials = this->specials();
-    const bool is_whole = !specials->knows_parts();
+    const bool is_whole = !specials->knows_parts;
     if (is_whole && add_special) check_borders(vocab_);
     const std::optional<std::vector<TextPart>> parts =
         is_whole ? std::vector<TextPart>{{0, text.size(), -1}} : specials->parts(text, parse_special, n);

@@ -155,6 +155,26 @@ def test_recurrent_states_turn_trees_into_chains(tmp_path: Path, caplog: pytest.
         assert run(engine, temperature=0.0).timings.plan["strategy"] == "chain:3"
 
 
+def test_a_prompt_cancelled_near_its_end_is_kept(pair: Models) -> None:
+    """Tests that the same prompt continues where a prompt was cancelled, and that a prompt with another end
+    then reuses all but the last tokens.
+    """
+    seen: list[int] = []
+
+    def cancel(n_done: int, n_prompt: int) -> None:
+        seen.append(n_done)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    with eaglecpp.Engine.open(pair.target, pair.draft, n_batch=512) as engine:
+        prompt = engine.tokenize("ab cd ef gh " * 600)[:1686]
+        with pytest.raises(KeyboardInterrupt):
+            engine.generate(prompt, on_prefill=cancel)
+        again = engine.generate(prompt, max_tokens=2, ignore_eos=True).timings.reused_n
+        other = engine.generate([*prompt[:-1], prompt[0]], max_tokens=2).timings.reused_n
+    assert (again, other >= len(prompt) - 10) == (seen[-1], True) and seen[-1] > 1500
+
+
 @pytest.fixture(params=FORGETFUL, ids=["recurrent", "hybrid"])
 def forgetful(request: pytest.FixtureRequest, tmp_path: Path) -> Models:
     made: Models = request.param(tmp_path)
