@@ -97,7 +97,7 @@ def measured(target: Path, args: argparse.Namespace) -> dict[str, Any]:
             target, draft=args.draft, exact=exact, strategy=STRATEGIES[1], **options
         ) as engine:
             if exact != "off":
-                found = engine.exactness
+                found = engine.measure_exactness()
                 out |= {"rows": found.rows, "ms": found.ms, "steps": found.decodes, "reason": found.reason}
             for strategy in STRATEGIES:
                 out["runs"][f"{exact} {strategy}"] = compared(engine, args, strategy, plain)

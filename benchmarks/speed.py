@@ -129,9 +129,11 @@ def opened(
 ) -> eaglecpp.Engine:
     """Opens an engine with default options, but without saved costs of the planner."""
     sizes = {"n_ctx": args.n_ctx, "n_threads": args.threads, "planner_cache": False}
-    return stack.enter_context(
+    engine = stack.enter_context(
         eaglecpp.Engine.open(args.target, draft=draft, **sizes, **options, **dict(args.option))
     )
+    engine.measure_exactness()
+    return engine
 
 
 def shuffled(draft: Path, folder: Path) -> Path:

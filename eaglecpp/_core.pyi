@@ -253,19 +253,24 @@ class Engine:
     def never_exact(self) -> str: ...  # reason why batches of several rows are never exact, or ""
     @property
     def keeps_order(self) -> bool: ...  # trees keep the order of cells, so trees can be exact
-    def measure_exact_rows(self, sequence: int = -1) -> dict[str, Any]:
-        """Measures the batch sizes, in rows, at which each row has the bits of a batch of one row. Returns `points`,
-        `decodes` and `ms`. Uses and clears the given sequence; without `sequence`, no sequence may be open. Raises
-        EngineBusyError if another sequence generates or is open.
+    def measure_exact_rows(self, go_on: Callable[[], bool]) -> None:
+        """Measures the batch sizes, in rows, at which each row has the bits of a batch of one row, as far as they are
+        unknown. Calls `go_on` before each decoding step, and stops if it returns False or raises. Sequences keep their
+        rows: if none is empty, the shortest is swapped out meanwhile. Nothing is measured if that is impossible or if
+        it has more than 2048 rows. Raises EngineBusyError if a sequence generates.
         """
 
     @property
     def drafts_forms_alone(self) -> bool: ...  # all drafts are tokens that a grammar forces
-    def set_exact_rows(self, points: Sequence[tuple[int, bool]]) -> None: ...
+    # For the arguments see `exact_state`. If is_complete is False, measure_exact_rows() measures the other sizes.
+    def set_exact_rows(
+        self, points: Sequence[tuple[int, bool]], alone: Sequence[int] = (), is_complete: bool = True
+    ) -> None: ...
     @property
-    def exact_points(self) -> list[tuple[int, bool]]: ...  # measured pairs (rows, is_exact)
-    @property
-    def exact_rows(self) -> str: ...  # exact batch sizes in rows, such as "1-5, 8"
+    def exact_state(self) -> dict[str, Any]:
+        """The measurement so far: rows (exact sizes, such as "1-5, 8"), points (measured pairs of size and is_exact),
+        alone (hashes of rows that ran alone), is_complete, and decodes and ms (steps and milliseconds so far).
+        """
     def metadata(self) -> dict[str, str]: ...
     # keys are pre, suf, mid, rep and sep, if the vocabulary has these tokens
     def fim_tokens(self) -> dict[str, int]: ...
@@ -349,12 +354,10 @@ class Engine:
     def planner_state(self) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
         """Returns the state of the cost table and of the acceptance model, as lists of numbers by name."""
 
-    def load_costs(self, state: dict[str, list[float]]) -> bool:
-        """Loads the cost table of `planner_state()`. Returns False and changes nothing if the numbers are invalid.
-        `load_acceptance()` does the same with the acceptance model.
+    def load_planner(self, costs: dict[str, list[float]], acceptance: dict[str, list[float]]) -> bool:
+        """Loads the state that `planner_state()` returned. Returns False if numbers are invalid, which leaves invalid
+        parts unchanged.
         """
-
-    def load_acceptance(self, state: dict[str, list[float]]) -> bool: ...
     def planner_report(self, sequence: int) -> dict[str, Any]:
         """Returns the planner's statistics. Times are in ms: plain_ms (target-only step, None = not measured), host_ms
         (host time of a drafting round beyond that of a target-only round), plain_host_ms (host time of a target-only
@@ -376,9 +379,6 @@ class DraftFile:
     def info(self) -> dict[str, Any]: ...
     @property
     def d2t(self) -> list[int]: ...  # the target's token id for each draft id
-    @property
-    # each dict has the keys name, type, shape (slowest axis first) and n_bytes
-    def tensors(self) -> list[dict[str, Any]]: ...
 
 class Target:
     """A target without an engine. Gives the hidden states and logits of token lists, for research, tests and training

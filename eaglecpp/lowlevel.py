@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The engine's parts as separate objects, for study, tests and training data.
 
-- `DraftFile(path)`: a drafter GGUF, validated; `.info`, `.tensors`. Loads no weights.
+- `DraftFile(path)`: a drafter GGUF, validated; `.info`. Loads no weights.
 - `Drafter(path)`: teacher-forced forward on numpy arrays: `commit`, `append`, `extend`, `truncate`, `kv`.
 - `Target(options, layers)`: hidden states and logits of token lists and of trees.
 - `Sampler(SamplingParams, target)`: the target's sampler on given logits.

@@ -335,16 +335,16 @@ def _shared_tables(
     """Returns the target's embeddings and the target's output head; None for a table that the drafter's file
     contains. To save memory, only the embeddings of tokens in the texts are read.
     """
-    own = {tensor["name"] for tensor in file.tensors}
-    if {"token_embd.weight", "output.weight"} <= own:
+    has_table, has_head = file.info["has_embedding"], file.info["has_head"]
+    if has_table and has_head:
         return None, None
     model = read_gguf(target)
     table, head = None, None
-    if "token_embd.weight" not in own:
+    if not has_table:
         table = np.zeros((file.info["n_vocab"], file.info["n_embd"]), np.float32)
         for token in {token for text in texts for token in text.tokens}:
             table[token] = read_rows(model, "token_embd.weight", token, token + 1)[0]
-    if "output.weight" not in own:
+    if not has_head:
         name = "output.weight" if "output.weight" in model.tensors else "token_embd.weight"
         head = read_tensor(model, name)
     return table, head

@@ -97,6 +97,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _whole_measurements() -> None:
+    """Opens engines without a time limit, because a busy machine must not decide how much is measured."""
+    from eaglecpp.engine import loading
+
+    loading._MEASURE_S = 1e9
+
+
 @pytest.fixture
 def rng(pytestconfig: pytest.Config) -> np.random.Generator:
     return np.random.default_rng(pytestconfig.getoption("--seed"))

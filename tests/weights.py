@@ -20,10 +20,10 @@ ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = {
     # The goals for the first four need features to go: searches for repeated and unused code on 29 November
     # 2026 found almost nothing more.
-    "native": 17_105,  # Goal: 15,800 lines.
+    "native": 17_104,  # Goal: 15,800 lines.
     "eaglecpp": 25_103,  # Goal: 22,000 lines.
     "convert": 4_673,  # Goal: 4,500 lines.
-    "tests": 35_714,  # Goal: 30,000 lines.
+    "tests": 35_813,  # Goal: 30,000 lines.
     "benchmarks": 4_765,  # Goal: 4,800 lines, with one runner for all contestants (speed.py).
 }
 PACKAGES = (

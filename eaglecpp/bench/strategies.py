@@ -109,6 +109,8 @@ def measure(
     if not strategies or str(strategies[0]) != "off":
         raise InvalidValueError(f"strategies: the first must be 'off', the baseline; got {list(strategies)}")
     options = {"seed": 1} | options
+    for one in (engine, *(others or {}).values()):
+        one.measure_exactness()
     started = time.monotonic()
     prompts = asked(engine) if prompts is None else prompts
     runners = {strategy: (engine, strategy) for strategy in strategies}

@@ -78,6 +78,7 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measu
     with engine:
         exact = None
         if measure:
+            engine.native.set_exact_rows([], is_complete=False)  # forgets earlier results
             exact = exactness.measure(engine.native) if engine.has_draft else engine.exactness
             show_progress("measuring speed")
         verdict = measure_verdict(engine) if measure else verdict_of(engine)

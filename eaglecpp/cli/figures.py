@@ -58,7 +58,7 @@ _NOT_DRAFTED: Mapping[str, str] = {
     PlanReason.ROOM: "not drafted: the context has no room left",
     PlanReason.NO_MATCH: "not drafted: no earlier text matches",
     PlanReason.OVER_BUDGET: "not drafted: drafting did not pay a moment ago; it is tried again soon",
-    PlanReason.INEXACT: "not drafted: exact=on, and no batch of several tokens is exact here",
+    PlanReason.INEXACT: "not drafted: no batch of several tokens is known to be exact here",
 }
 
 

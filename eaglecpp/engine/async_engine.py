@@ -29,10 +29,9 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from eaglecpp.engine.async_stream import AsyncGeneration, AsyncStream, send
 from eaglecpp.engine.embedding import EmbedKeywords
@@ -62,6 +61,7 @@ T = TypeVar("T")
 Lane = Literal["short", "long", "images"]
 """Kind of preparation that a request needs. A preparation waits only for preparations of the same kind."""
 _N_PREPARED: Mapping[Lane, int] = {"short": 2, "long": 1, "images": 1}
+_PAUSE_S = 0.5  # seconds without work after which an engine measures what opening had no time for
 # maximum number of texts and characters that one request embeds in one turn
 _EMBEDDED_TEXTS, _EMBEDDED_CHARS = 64, 1 << 13
 _log = logging.getLogger("eaglecpp.async")
@@ -76,14 +76,14 @@ class Serving(TypedDict, total=False):
     slot_time_s: maximum seconds for which a generation holds its slot, or an embeddings request takes turns,
               while other requests wait; 0 = no limit
     n_unread: number of unread tokens after which a stream's generation is cancelled; 0 = no limit
-    turns:    a lock shared with other engines in this process, see `FairLock`
+    turns:    a lock shared with other engines in this process
     """
 
     n_queue: int
     host_cache_bytes: int
     slot_time_s: float
     n_unread: int
-    turns: AbstractContextManager[Any]
+    turns: FairLock
 
 
 if TYPE_CHECKING:
@@ -98,10 +98,15 @@ if TYPE_CHECKING:
         sampling: SamplingOptions | None
 
 
-class AsyncEngine:
+RENAMED = {"place_s": "slot_time_s", "n_park_bytes": "host_cache_bytes"}
+"""Former names of arguments by current name. Both names are accepted."""
+
+
+class AsyncEngine(contextlib.AbstractAsyncContextManager["AsyncEngine", None]):
     """Serves many asyncio tasks from one `Engine`, which it owns and closes."""
 
     def __init__(self, engine: Engine | Callable[[], Engine], **serving: Unpack[Serving]) -> None:
+        serving = cast("Serving", {RENAMED.get(name, name): value for name, value in serving.items()})
         self._n_queue = serving.get("n_queue", 512)
         self._preparing = {lane: Threads(f"{lane} prompts", n) for lane, n in _N_PREPARED.items()}
         self._embedding = Threads("embeddings", 1)
@@ -128,7 +133,7 @@ class AsyncEngine:
         calling task is cancelled, the call returns at once, and the engine is closed as soon as it is loaded.
         """
         opening: dict[str, Any] = {**options, "n_sequences": n_parallel}
-        serving = {name: opening.pop(name) for name in options if name in Serving.__annotations__}
+        serving = {name: opening.pop(name) for name in options if name in Serving.__annotations__ | RENAMED}
         own = cls(partial(Engine.open, target, draft, **opening), **serving)
         try:
             await asyncio.to_thread(own.wait_opened)
@@ -168,15 +173,6 @@ class AsyncEngine:
     def host_cached(self) -> tuple[int, int]:
         """Number of swapped out conversations in host memory, and the bytes that these conversations take."""
         return len(self._worker.cache), self._worker.cache.n_bytes
-
-    @property
-    def n_slots(self) -> int:
-        """Number of generations that can run at a time."""
-        return len(self._worker.slots)
-
-    @property
-    def is_idle(self) -> bool:
-        return self._worker.is_idle
 
     @property
     def broken(self) -> BaseException | None:
@@ -221,7 +217,7 @@ class AsyncEngine:
                 raise EngineBrokenError(f"the engine has failed: {self._worker.broken}; reopen the engine")
             if self._worker.closing != "no":
                 raise InvalidStateError("this engine is closing")
-            if self.n_waiting + self.n_running >= self._n_queue + self.n_slots:
+            if self.n_waiting + self.n_running >= self._n_queue + len(self._worker.slots):
                 raise QueueFullError(f"the queue is full: it has {counted(self.n_waiting, 'request')}")
             self._worker.submit(task)
         # A stream keeps its engine open, because this function refers to the engine.
@@ -367,9 +363,6 @@ class AsyncEngine:
         self._worker.stop()
         await asyncio.to_thread(self._worker.thread.join)
 
-    async def __aenter__(self) -> Self:
-        return self
-
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
@@ -384,6 +377,7 @@ class _Worker(Scheduler):
     def __init__(self, engine: Engine | Callable[[], Engine], serving: Serving) -> None:
         cache, turns = HostCache(serving.get("host_cache_bytes", 0)), serving.get("turns") or FairLock()
         super().__init__(cache, turns, reads=False, for_ms=READ_MS)
+        self._lock = turns
         self.slot_time_s = serving.get("slot_time_s", 0.0)
         self.n_unread = serving.get("n_unread", 0)
         self.calls: deque[Callable[[], None]] = deque()
@@ -421,7 +415,7 @@ class _Worker(Scheduler):
             return
         self.opened.set_result(None)
         try:
-            while self._turn():
+            while self._turn(self.engine):
                 pass
         except BaseException as error:  # even a bug in this thread must not let callers wait forever
             _log.exception("the engine's thread failed")
@@ -429,11 +423,16 @@ class _Worker(Scheduler):
         finally:
             self._end_all()
 
-    def _turn(self) -> bool:
+    def _turn(self, engine: Engine) -> bool:
         """Runs queued calls, then one round. Returns False when the engine is to end."""
         with self.changed:
-            while not (self.calls or self.may_admit or self.running or self._is_over):
-                self.changed.wait()
+            has_work = self.changed.wait_for(
+                self._has_work, None if engine.exactness.is_complete else _PAUSE_S
+            )
+        if not has_work:
+            with engine.pause(lambda: self._lock.is_free), self.changed:
+                self.changed.wait_for(self._has_work)
+        with self.changed:
             calls, self.calls, is_over = list(self.calls), deque(), self._is_over
         for call in calls:
             call()
@@ -444,6 +443,9 @@ class _Worker(Scheduler):
         self.keep()
         send(self._end_unread())
         return True
+
+    def _has_work(self) -> bool:
+        return bool(self.calls or self.may_admit or self.running or self._is_over)
 
     def _end_unread(self) -> Updates:
         """Ends generations with too many unread tokens."""

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 from eaglecpp.engine.native import Unique
 from eaglecpp.engine.scheduler import CancelledGenerationError, Generation, Update, preempted
@@ -30,7 +30,7 @@ class AsyncGeneration(Generation):
     n_unread: int = 0
 
 
-class AsyncStream(Unique, AsyncIterator[Chunk]):
+class AsyncStream(Unique, AsyncIterator[Chunk], contextlib.AbstractAsyncContextManager["AsyncStream", None]):
     """A running or queued generation: `async for` yields chunks, `completion()` returns the result so far.
 
     Leaving `async with`, or `cancel()`, frees the slot before the next round.
@@ -123,9 +123,6 @@ class AsyncStream(Unique, AsyncIterator[Chunk]):
             self._lost = preempted(max_s)
             self._task.events.put_nowait(self._lost)
             self._cancel(self._task)
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *exc: object) -> None:
         self.cancel()

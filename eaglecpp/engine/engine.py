@@ -14,7 +14,8 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
 from weakref import WeakSet
 
@@ -22,11 +23,9 @@ from eaglecpp._extension import core
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.engine.embedding import Embedder, EmbedKeywords
-from eaglecpp.engine.exactness import Exactness
-from eaglecpp.engine.gains import Gains
+from eaglecpp.engine.exactness import Exactness, measure
 from eaglecpp.engine.loading import load
 from eaglecpp.engine.native import NativeSequence, Unique
-from eaglecpp.engine.planner_cache import PlannerCache
 from eaglecpp.engine.request import GenerationRequest, ResolvedRequest
 from eaglecpp.engine.scheduler import Scheduler
 from eaglecpp.engine.session import MessageList, Session, Talking
@@ -64,9 +63,8 @@ class Engine(Unique, Talking):
         self.sequences: WeakSet[NativeSequence] = WeakSet()
         self._main: Session | None = None
         self._opening = threading.Lock()  # guards `default_session`, because several threads may call it
-        self._cache: PlannerCache | None = None
-        self.gains = Gains()
-        self._native, self.shared = load(plan, count=self._count, keep=self._keep)
+        self._native, self.shared = load(plan, self._count)
+        self.gains = self.shared.gains
         self.embedder = Embedder(self._native, self.shared.vocabulary)
 
     @classmethod
@@ -167,6 +165,31 @@ class Engine(Unique, Talking):
         session = Session(self.shared)
         self.sequences.add(session.slot)
         return session
+
+    def measure_exactness(self, go_on: Callable[[], bool] = lambda: True) -> Exactness:
+        """Measures the exact batch sizes that opening had no time for. Conversations keep their caches.
+
+        go_on: called before each step of the target; False ends the measurement, which a later call
+        continues. Raises `EngineBusyError` while a conversation generates.
+        """
+        if not self.exactness.is_complete:
+            with self._native.exclusive() as native:
+                self.shared.exactness = measure(native, lambda: go_on() and not self._native.is_wanted)
+        return self.exactness
+
+    @contextlib.contextmanager
+    def pause(self, go_on: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """Runs `measure_exactness` in a thread while the `with` block runs, for example while a user types.
+        The block must not use the engine. Its end waits for the running step.
+        """
+        is_over = threading.Event()
+        with ThreadPoolExecutor(1, "eaglecpp-pause") as pool:
+            # If an error breaks the engine, the next use of the engine raises it again.
+            pool.submit(self.measure_exactness, lambda: go_on() and not is_over.is_set())
+            try:
+                yield
+            finally:
+                is_over.set()
 
     # Methods for text and tokens
 
@@ -293,7 +316,7 @@ class Engine(Unique, Talking):
     @property
     def exactness(self) -> Exactness:
         """The batch sizes at which each token's result has the same bits as in target-only decoding. They are
-        measured only with a drafter.
+        measured only with a drafter. `is_complete` is False while `measure_exactness` has sizes to measure.
         """
         return self.shared.exactness
 
@@ -327,7 +350,8 @@ class Engine(Unique, Talking):
             for sequence in [sequence for sequence in self.sequences if not sequence.closed]:
                 prompts.flush()
                 prompts.keep(sequence, at_last=True)
-        self._native.close(lambda native: self._cache.save(native, is_last=True) if self._cache else None)
+        cache = self.shared.cache
+        self._native.close(lambda native: cache.save(native, is_last=True) if cache else None)
         for owned in (self.embedder, prompts, self.shared.vocabulary.projector):
             if owned is not None:
                 owned.close()
@@ -353,16 +377,13 @@ class Engine(Unique, Talking):
         except InvalidArgumentError as error:
             raise type(error)(f"prompt {index} of the list: {error}") from None
 
-    def _keep(self, cache: PlannerCache) -> None:
-        self._cache, self.gains = cache, cache.gains
-
     def _count(self, timings: Timings, temperature: float) -> None:
         """Adds the counters of a finished generation."""
         self.timings = self.timings + timings
         self.gains.add(timings, temperature)
-        if self._cache is not None:
+        if self.shared.cache is not None:
             with contextlib.suppress(EngineBusyError), self._native.exclusive() as native:
-                self._cache.save(native)
+                self.shared.cache.save(native)
 
     @property
     def default_session(self) -> Session:

@@ -5,13 +5,16 @@ token.
 Drafting verifies several tokens in one batch. The kernels for several tokens may add in another order than
 the kernels for one token. The order depends on the type of the weights, the shapes, the device and the build.
 Exactness is therefore measured when a model is first opened with a drafter, which takes a few dozen steps.
-The result is saved with the planner's costs. A model without exact batch sizes still drafts, unless the
-option `exact` forbids it.
+Opening measures for at most two seconds. The rest is measured in pauses (`Engine.pause`, `AsyncEngine`) and
+when the model is opened again. Until then, answers use only batch sizes that are known to be exact. The
+result is saved with the planner's costs. A model without exact batch sizes still drafts, unless the option
+`exact` forbids it.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from eaglecpp._extension import core
@@ -27,6 +30,7 @@ class Exactness:
     never:      reason why this target is never exact with a drafter, "" if it can be exact
     trees:      True if draft trees can be exact too; draft chains always can
     ms, decodes: milliseconds and decoding steps of the measurement; 0 if the result was loaded from a file
+    is_complete: False while batch sizes are unmeasured; they do not count as exact
     """
 
     rows: str = "1"
@@ -34,28 +38,25 @@ class Exactness:
     trees: bool = False
     ms: float = 0.0
     decodes: int = 0
+    is_complete: bool = True
 
     @property
     def reason(self) -> str:
         """Reason why only target-only decoding is exact; "" if some batch of several tokens is exact."""
-        if self.never:
+        if self.never or self.rows != "1":
             return self.never
-        return "no batch of tokens gives the same bits as single tokens here" if self.rows == "1" else ""
+        if not self.is_complete:
+            return "the exact batches are not measured yet"
+        return "no batch of tokens gives the same bits as single tokens here"
 
 
-def measure(native: core.Engine, sequence: int = -1) -> Exactness:
-    """Measures the exact batch sizes, ignoring earlier results. sequence: the sequence that the measurement
-    uses and clears; -1 = a new sequence, for which the engine must be unused. Raises EngineBusyError while
-    another sequence generates.
+def measure(native: core.Engine, go_on: Callable[[], bool] = lambda: True) -> Exactness:
+    """Measures the batch sizes that are still unknown, and returns all results. go_on: called before each
+    decoding step; False ends the measurement. Raises EngineBusyError while a sequence generates.
     """
-    counters = native.measure_exact_rows(sequence)
-    result = found(native, counters["ms"], counters["decodes"])
+    native.measure_exact_rows(go_on)
+    state = native.exact_state
+    rows, never, trees = state["rows"], native.never_exact, native.keeps_order
+    result = Exactness(rows, never, trees, state["ms"], state["decodes"], state["is_complete"])
     _log.info("exact batch sizes: %s (%d steps, %.0f ms)", result.rows, result.decodes, result.ms)
     return result
-
-
-def found(native: core.Engine, ms: float = 0.0, decodes: int = 0) -> Exactness:
-    """Returns the measured exactness of an engine. ms, decodes: time and steps of the measurement; 0 if the
-    result was loaded from a file
-    """
-    return Exactness(native.exact_rows, native.never_exact, native.keeps_order, ms, decodes)

@@ -70,9 +70,10 @@ class NativeEngine(Unique):
         self._outer: Callable[[], _Hold | None] = lambda: None
         self._left = threading.Event()
         self.released: list[int] = []  # numbers of open sequences that no longer have an owner
-        # Function to call with a sequence's number before the engine's first answer with a grammar. It is
-        # None after this call. It is also None if the engine drafts answers without a grammar.
-        self.before_forms: Callable[[int], None] | None = None
+        # Function to call before the engine's first answer with a grammar, while no other sequence generates.
+        # It is None after this call. It is also None if the engine drafts answers without a grammar.
+        self.before_forms: Callable[[], None] | None = None
+        self.is_wanted = False  # True if another thread waits for the engine
         try:
             with checks_arguments():
                 self._native = core.Engine(options, check_wanted)
@@ -115,9 +116,11 @@ class NativeEngine(Unique):
                 raise EngineBusyError(
                     "the engine is in use by another thread; an engine can be used by one thread at a time"
                 )
+            self.is_wanted = True
             self._left.clear()
             if self._holder:  # `_holder` is empty if the other call ended before `clear`
                 self._left.wait(_LOST_S)
+        self.is_wanted = False
         outer = self._outer()  # `_outer` returns None if the outer call was interrupted
         if outer is not None and outer.thread == me:
             yield self.get()
@@ -130,13 +133,6 @@ class NativeEngine(Unique):
             self._holder.pop("thread", None)
             self._left.set()
             drain()
-
-    def prepare_forms(self, sequence: int) -> None:
-        """Calls `before_forms` at the first use, while no other sequence generates."""
-        if self.before_forms is not None:
-            with contextlib.suppress(EngineBusyError):
-                self.before_forms(sequence)
-                self.before_forms = None
 
     def close_released(self, native: core.Engine) -> None:
         """Closes the released sequences. If an interruption stops this method, its next call closes the
@@ -203,8 +199,12 @@ class NativeSequence(Unique):
         number and the number of reused prompt tokens.
         """
         with self._exclusive() as native:
-            if params.sampling.grammar and params.strategy.kind != "off":
-                self._engine.prepare_forms(self.number)
+            prepare = self._engine.before_forms
+            if params.sampling.grammar and params.strategy.kind != "off" and prepare is not None:
+                native.end(self.number)
+                with contextlib.suppress(EngineBusyError):  # another sequence generates
+                    prepare()
+                    self._engine.before_forms = None
             with checks_arguments():
                 reused = native.begin(self.number, prompt, params, sampler)
             self._generation += 1

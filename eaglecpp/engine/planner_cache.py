@@ -7,7 +7,7 @@ writes it every minute and when it closes. A file that is damaged, old, or from 
 ignored and rewritten. A read-only folder is not an error. A loaded value counts as one measurement. It never
 changes which tokens are generated.
 
-Without such a file, opening the engine runs the measurements of `exactness` and `rehearsal`.
+Without such a file, opening the engine measures (see `loading`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from eaglecpp.options import TEXT, DraftOptions, ModelOptions, describe
 
 _log = logging.getLogger("eaglecpp.planner")
 _Rows = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]  # the native engine walks up to the largest number
+_Exact = tuple[list[tuple[_Rows, bool]], list[Annotated[int, msgspec.Meta(ge=0)]]]
 _SAVE_EVERY = 60.0  # minimum seconds between two writes of the file
 # Seconds after which a measurement expires. Drivers may change although the key stays the same.
 _KEPT_S = 30 * 86400.0
@@ -44,14 +45,14 @@ _FREE = {
 
 
 class _Learned(msgspec.Struct):
-    """Content of a planner file. exact: measured exactness as (batch size, is exact), by a text of the
-    options that limit the batches.
+    """Content of a planner file. exact: measured exactness as (batch size, is exact), and hashes for its
+    continuation, by a text of the options that limit the batches.
     """
 
     key: str
     costs: dict[str, list[float]]
     acceptance: dict[str, list[float]]
-    exact: dict[str, list[tuple[_Rows, bool]]]
+    exact: dict[str, _Exact]
     answers: list[Answered]
     kernels: float | None
 
@@ -61,7 +62,7 @@ class PlannerCache:
     option that changes the cost of a round.
     """
 
-    def __init__(self, native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) -> None:
+    def __init__(self, native: core.Engine, plan: OpeningPlan, drafting: DraftOptions, gains: Gains) -> None:
         model = plan.model_options()
         drafter = TEXT if plan.draft is None else fingerprint(plan.draft)
         files = f"target={fingerprint(plan.target)} draft={drafter}"
@@ -75,73 +76,53 @@ class PlannerCache:
             f"n_draft_max={native.n_draft_max} n_sequences={model.n_sequences} "
             f"n_shared_rows={native.n_shared_rows} n_ctx={min(native.n_ctx, 1024)}"
         )
-        self._exact: dict[str, list[tuple[int, bool]]] = {}
+        self._exact: dict[str, _Exact] = {}
         digest = hashlib.sha256(self._key.encode("utf-8")).hexdigest()[:24]
         self._path = data_dir() / "planner" / f"{digest}.learned"
-        self.gains = Gains()
+        self._gains = gains
         self._saved = b""
         self._saved_at = time.monotonic()
-        self._is_writable = True
 
-    def load(self, native: core.Engine) -> tuple[bool, bool]:
-        """Loads saved measurements into the engine, which must be unused. Returns whether the file has costs,
-        and whether the file has the exact batch sizes for this engine.
-        """
-        learned = self._read(native)
-        if learned is None:
-            return False, False
-        native.load_acceptance(learned.acceptance)
-        self.gains = Gains(learned.answers, learned.kernels)
-        self._exact = learned.exact
-        has_exact = self._batches in self._exact
-        if has_exact:
-            native.set_exact_rows(self._exact[self._batches])
-        self._saved = msgspec.json.encode(learned)
-        return True, has_exact
-
-    def save(self, native: core.Engine, *, is_last: bool = False) -> None:
-        """Writes changed measurements to the planner file, at most once a minute. is_last: write now, because
-        the engine closes. An error is logged and ends all further writing.
-        """
-        if not is_last and time.monotonic() - self._saved_at < _SAVE_EVERY:
-            return
-        self._saved_at = time.monotonic()
-        exact = self._exact | {self._batches: native.exact_points}
-        gains, (costs, acceptance) = self.gains, native.planner_state()
-        learned = msgspec.json.encode(
-            _Learned(self._key, costs, acceptance, exact, gains.answers, gains.kernels)
-        )
-        if not self._is_writable or learned == self._saved:
-            return
-        try:
-            replace_bytes(self._path, learned)
-            self._drop_old()
-        except OSError as error:
-            self._is_writable = False
-            _log.info("cannot save the planner's measurements: %s", error)
-        self._saved = learned
-
-    def _read(self, native: core.Engine) -> _Learned | None:
-        """Reads the planner file and loads its costs into the engine. Returns None for a missing, old or
+    def load(self, native: core.Engine) -> bool:
+        """Loads saved measurements into the engine, which must be unused. Returns False for a missing, old or
         damaged file.
         """
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             if time.time() - self._path.stat().st_mtime > _KEPT_S:
-                return None
+                return False
             learned = msgspec.json.decode(self._path.read_bytes(), type=_Learned)
             # If an engine was closed before it decoded anything, its file has no costs.
-            if learned.key == self._key and "verify" in learned.costs and native.load_costs(learned.costs):
-                return learned
+            is_own = learned.key == self._key and "verify" in learned.costs
+            if is_own and native.load_planner(learned.costs, learned.acceptance):
+                self._gains.replace(learned.answers, learned.kernels)
+                self._exact = learned.exact
+                native.set_exact_rows(*self._exact.get(self._batches, ([], [])), is_complete=False)
+                self._saved = msgspec.json.encode(learned)
+                return True
         if self._path.is_file():
             _log.info("%s is damaged or from another version; measuring again", self._path)
-        return None
+        return False
 
-    def _drop_old(self) -> None:
-        oldest = time.time() - _KEPT_S
-        for path in self._path.parent.iterdir():
-            with contextlib.suppress(OSError):  # another process may have removed the file already
-                if path.stat().st_mtime < oldest:
-                    path.unlink()
+    def save(self, native: core.Engine, *, is_last: bool = False) -> None:
+        """Writes changed measurements to the planner file, at most once a minute. is_last: write now, because
+        the engine closes. Errors are logged.
+        """
+        if not is_last and time.monotonic() - self._saved_at < _SAVE_EVERY:
+            return
+        self._saved_at = time.monotonic()
+        state = native.exact_state
+        exact = self._exact | {self._batches: (state["points"], state["alone"])}
+        gains, (costs, acceptance) = self._gains, native.planner_state()
+        learned = msgspec.json.encode(
+            _Learned(self._key, costs, acceptance, exact, gains.answers, gains.kernels)
+        )
+        if learned == self._saved:
+            return
+        try:
+            replace_bytes(self._path, learned)
+        except OSError as error:
+            _log.info("cannot save the planner's measurements: %s", error)
+        self._saved = learned
 
 
 def options_key(model: ModelOptions, drafting: DraftOptions, free: Collection[str] = ()) -> str:

@@ -18,9 +18,11 @@ from eaglecpp.chat.reader import AnswerReader
 from eaglecpp.chat.template import ChatTemplate, Rendered
 from eaglecpp.chat.think_budget import ThinkBudget
 from eaglecpp.engine.exactness import Exactness
+from eaglecpp.engine.gains import Gains
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.engine.infill import Infill
 from eaglecpp.engine.native import NativeEngine
+from eaglecpp.engine.planner_cache import PlannerCache
 from eaglecpp.engine.prompt_cache import PromptCache
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
 from eaglecpp.errors import InvalidTypeError, InvalidValueError
@@ -192,6 +194,8 @@ class Shared:
     on_answer: function called with the tokens of each prompt and answer, which are saved for training the
         drafter
     prompts:   files of earlier prompts
+    gains:     speed-ups of the last answers
+    cache:     the planner's file
     """
 
     native: NativeEngine
@@ -206,6 +210,8 @@ class Shared:
     exactness: Exactness = field(default_factory=Exactness)
     on_answer: Callable[[Sequence[int], Sequence[int]], None] | None = None
     prompts: PromptCache | None = None
+    gains: Gains = field(default_factory=Gains)
+    cache: PlannerCache | None = None
 
     def resolve(self, request: GenerationRequest) -> ResolvedRequest:
         """Checks a request, builds its prompt and the reader of its answer, and draws a seed if the seed is

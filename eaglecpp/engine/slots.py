@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 from eaglecpp._extension import core
 from eaglecpp.engine.native import NativeSequence
@@ -32,17 +31,21 @@ class FairLock:
         self._condition = threading.Condition()
         self._next = self._serving = 0
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> None:
         with self._condition:
             mine, self._next = self._next, self._next + 1
             while self._serving != mine:
                 self._condition.wait()
-        return self
 
     def __exit__(self, *exc: object) -> None:
         with self._condition:
             self._serving += 1
             self._condition.notify_all()
+
+    @property
+    def is_free(self) -> bool:
+        """True if no thread holds the lock."""
+        return self._next == self._serving
 
 
 @dataclass(eq=False)
@@ -90,13 +93,16 @@ class HostCache:
                 while self.n_bytes > self.n_max:
                     self._offloaded.pop(0)
 
-    def find(self, prompt: Sequence[int]) -> tuple[Offloaded | None, int]:
+    def find(
+        self, prompt: Sequence[int], found: core.SavedSequence | None = None
+    ) -> tuple[Offloaded | None, int]:
         """Returns the conversation with the longest common prefix with a prompt, and the length of that
-        prefix.
+        prefix. found: state from a file, or None
         """
-        shared = [n_usable(entry.tokens, entry.state.ends, prompt) for entry in self._offloaded]
+        entries = self._offloaded if found is None else [*self._offloaded, Offloaded(found.tokens, found)]
+        shared = [n_usable(entry.tokens, entry.state.ends, prompt) for entry in entries]
         n_max = max(shared, default=0)
-        return (self._offloaded[shared.index(n_max)], n_max) if n_max else (None, 0)
+        return (entries[shared.index(n_max)], n_max) if n_max else (None, 0)
 
     def restore(self, sequence: NativeSequence, old: Offloaded, n_shared: int) -> None:
         """Restores a conversation into a sequence. n_shared: tokens that the prompt reuses. The copy in host
@@ -184,18 +190,12 @@ class Slots:
         unused_longest = min(free, key=lambda slot: (bool(slot.tokens), slot.used))
         best = max(free, key=lambda slot: (shared[slot], -slot.used))
         slot = best if shared[best] * _REUSE_LEAST >= len(prompt) else unused_longest
-        n_kept = shared[slot]
-        offloaded, n_offloaded = self._cache.find(prompt)
-        n_found = 0 if found is None else n_usable(found.tokens, found.ends, prompt)
-        if found is not None and n_found >= n_offloaded + WORTH:
-            offloaded, n_offloaded = Offloaded(found.tokens, found), n_found
+        offloaded, n_offloaded = self._cache.find(prompt, found)
         # A prefix in another slot is not restored, because the engine copies it from that slot.
-        if offloaded and n_offloaded < WORTH + max(shared.values()):
-            offloaded = None
-        if offloaded:
-            slot, n_kept = unused_longest, 0
-        self._cache.offload(slot.sequence, slot.tokens, n_kept)
-        if offloaded:
-            self._cache.restore(slot.sequence, offloaded, n_offloaded)
-            slot.tokens = slot.sequence.tokens
-        return slot
+        if offloaded is None or n_offloaded < WORTH + max(shared.values()):
+            self._cache.offload(slot.sequence, slot.tokens, shared[slot])
+            return slot
+        self._cache.offload(unused_longest.sequence, unused_longest.tokens, 0)
+        self._cache.restore(unused_longest.sequence, offloaded, n_offloaded)
+        unused_longest.tokens = unused_longest.sequence.tokens
+        return unused_longest

@@ -118,7 +118,7 @@ class ServerConfig(Checked):
         300.0,
         "maximum time that an answer may use its slot or model memory while others wait; 0 = no limit",
         kind="seconds",
-        flags="--max-slot-time",
+        flags="--max-slot-time --max-place",
         limit="`timeout` in the stream",
     )
     unread_s: float = declare(

@@ -158,6 +158,8 @@ _FAMILIES = {
     "first_token_seconds_total": ("counter", "Time from requests to their first tokens."),
     "generation_seconds_total": ("counter", "Time from requests to their last tokens."),
 }
+_FORMER = {"host_cache_conversations": "parked_conversations", "host_cache_bytes": "parked_bytes"}
+"""Former names of metrics by current name. Metrics are exported under both names."""
 
 
 class Metrics:
@@ -190,7 +192,9 @@ class Metrics:
         lines = []
         for family, (kind, help) in _FAMILIES.items():
             lines += [f"# HELP eaglecpp_{family} {help}", f"# TYPE eaglecpp_{family} {kind}"]
-            lines += [f"eaglecpp_{key} {value:.12g}" for key, value in self._values[family].items()]
+            for key, value in self._values[family].items():
+                former = [_FORMER[family] + key.removeprefix(family)] if family in _FORMER else []
+                lines += [f"eaglecpp_{name} {value:.12g}" for name in (key, *former)]
         return "\n".join(lines) + "\n"
 
 

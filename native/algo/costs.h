@@ -24,7 +24,7 @@ namespace eaglecpp {
 class RowCounts {
   public:
     // Makes an object without measurements, for which only a single row is exact.
-    RowCounts() = default;
+    explicit RowCounts(bool is_complete = true) : is_complete(is_complete) {}
 
     void set(int n_rows, bool is_exact);
 
@@ -46,6 +46,8 @@ class RowCounts {
     std::string to_string() const;
 
     const std::vector<std::pair<int, bool>> & points() const { return points_; }
+
+    bool is_complete;  // all numbers are measured that will be measured
 
   private:
     std::vector<std::pair<int, bool>> points_;  // pairs of a number of rows and whether it is exact, in ascending order

@@ -11,16 +11,17 @@ constexpr std::array<const char *, 3> mode_names = {"plain", "probe", "draft"};
 constexpr std::array<const char *, n_reasons> reason_names = {
     "off", "room", "calibrating", "over_budget", "all_rejected", "pays", "fixed", "inexact", "no_match", "replay"};
 // Explains to users why a generation drafted nothing, by Decision::Reason.
-constexpr std::array<const char *, n_reasons> reason_texts = {"",
-                                                              ": too few tokens are left to draft",
-                                                              ": measuring a target-only step",
-                                                              ": waiting before the next try",
-                                                              "",
-                                                              "",
-                                                              "",
-                                                              ": no batch of several rows is exact on this machine",
-                                                              ": a draft from the text would cost more than it gains",
-                                                              ": running accepted tokens again"};
+constexpr std::array<const char *, n_reasons> reason_texts = {
+    "",
+    ": too few tokens are left to draft",
+    ": measuring a target-only step",
+    ": waiting before the next try",
+    "",
+    "",
+    "",
+    ": no batch of several rows is known to be exact on this machine",
+    ": a draft from the text would cost more than it gains",
+    ": running accepted tokens again"};
 
 std::string join(const std::vector<int32_t> & values) {
     std::string out;

@@ -36,7 +36,7 @@ struct Decision {
         all_rejected,  // drafted, but verifying any node costs more than it gains
         pays,          // the draft was verified
         fixed,         // the strategy is fixed (a chain or a tree)
-        inexact,       // only exact batches are allowed, and no batch of several rows is exact
+        inexact,       // only exact batches are allowed, and no batch of several rows is known to be exact
         no_match,      // no drafter, and verifying a copy from the text costs more than it gains
         replay,        // the target runs accepted rows again that were lost together with rejected rows
     };

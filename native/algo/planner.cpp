@@ -469,9 +469,10 @@ std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan) const {
 // Decides whether exact batches are cheap, for Exactness::automatic. A fixed strategy is limited only if the request
 // demands exactness. For the automatic strategy, the planner decides once, as soon as prices are known, so that an
 // engine computes all answers alike. Prices are known once an engine is open. Until then, exactness does not count as
-// cheap. Devices draft chains unless trees gain clearly more.
+// cheap. While sizes are unmeasured, all strategies use only exact batches, so that an answer does not depend on how
+// far the measurement has come. Devices draft chains unless trees gain clearly more.
 bool Planner::is_exact_cheap(const SequencePlan & plan) {
-    if (exact_rows_.allows_all(n_roots_ + plan.round.limits.n_nodes)) return true;
+    if (!exact_rows_.is_complete || exact_rows_.allows_all(n_roots_ + plan.round.limits.n_nodes)) return true;
     if (!plan.is_auto() || !costs_.knows_target_only()) return false;
     if (is_exact_cheap_) return *is_exact_cheap_;
     const std::vector<double> speeds = foreseen_speeds(plan);

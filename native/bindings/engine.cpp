@@ -55,17 +55,19 @@ nb::dict planner_report(const Engine & engine, int sequence) {
     return d;
 }
 
-// Calls a Python function from a thread without the GIL, at most every 50 ms. A Reporter does not own the function.
+// Calls a Python function from a thread without the GIL, at most every `every_ms` milliseconds, and returns false if
+// the function returned False. A Reporter does not own the function.
 struct Reporter {
     nb::handle function;
+    int every_ms = 0;
     std::chrono::steady_clock::time_point next{};
 
-    void operator()() {
+    bool operator()() {
         const auto now = std::chrono::steady_clock::now();
-        if (now < next) return;
-        next = now + std::chrono::milliseconds(50);
+        if (now < next) return true;
+        next = now + std::chrono::milliseconds(every_ms);
         const nb::gil_scoped_acquire gil;
-        function();
+        return !function().is(nb::handle(Py_False));
     }
 };
 
@@ -74,7 +76,7 @@ struct Reporter {
 class EngineHandle {
   public:
     EngineHandle(EngineOptions options, nb::object on_progress) : on_progress_(std::move(on_progress)) {
-        if (!on_progress_.is_none()) options.on_progress = Reporter{on_progress_};
+        if (!on_progress_.is_none()) options.on_progress = Reporter{on_progress_, 50};
         GilRelease release;
         guarded([&] { engine_ = std::make_shared<Engine>(options); });
     }
@@ -219,12 +221,20 @@ nb::list memory_plan(const EngineHandle & e) {
     return out;
 }
 
-nb::dict measure_exact(const EngineHandle & e, int id) {
-    const ExactRows rows = released<&Engine::measure_exact_rows>(e, id);
+void measure_exact(const EngineHandle & e, const nb::callable & go_on) {
+    Progress progress(Reporter{go_on});
+    released(e, [&](Engine & engine) { engine.measure_exact_rows(progress); });
+    progress.rethrow();
+}
+
+nb::dict exact_state(const EngineHandle & e) {
+    const ExactRows & rows = e.get().exact_rows();
     using T = ExactRows;
     nb::dict d;
-    put_fields(d, rows, "decodes", &T::n_decodes, FIELD(ms));
+    put_fields(d, rows, FIELD(alone), "decodes", &T::n_decodes, FIELD(ms));
     d["points"] = rows.counts.points();
+    d["rows"] = rows.counts.to_string();
+    d["is_complete"] = rows.counts.is_complete;
     return d;
 }
 
@@ -420,18 +430,18 @@ void bind_engine(nb::module_ & m) {
         .def_prop_ro("chains_only", [](const E & e) { return e.target().model().chains_only(); })
         .def_prop_ro("never_exact", [](const E & e) { return e.target().model().never_exact(); })
         .def_prop_ro("keeps_order", [](const E & e) { return e.target().keeps_order(); })
-        .def("measure_exact_rows", &measure_exact, nb::arg("sequence") = -1)
+        .def("measure_exact_rows", &measure_exact, nb::arg("go_on"))
         .def_prop_ro("drafts_forms_alone", [](const E & e) { return e.get().models().drafts_forms_alone(); })
         .def(
             "set_exact_rows",
-            [](const E & e, const std::vector<std::pair<int, bool>> & points) {
-                RowCounts counts;
-                for (const auto & [n, is_exact] : points) counts.set(n, is_exact);
-                e.get().set_exact_rows(counts);
+            [](const E & e, const std::vector<std::pair<int, bool>> & points, std::vector<uint64_t> alone,
+               bool is_complete) {
+                ExactRows rows{RowCounts(is_complete), std::move(alone)};
+                for (const auto & [n, is_exact] : points) rows.counts.set(n, is_exact);
+                e.get().set_exact_rows(rows);
             },
-            nb::arg("points"))
-        .def_prop_ro("exact_rows", [](const E & e) { return e.get().exact_rows().to_string(); })
-        .def_prop_ro("exact_points", [](const E & e) { return e.get().exact_rows().points(); })
+            nb::arg("points"), nb::arg("alone") = std::vector<uint64_t>(), nb::arg("is_complete") = true)
+        .def_prop_ro("exact_state", &exact_state)
         .def("metadata", &metadata)
         .def("fim_tokens", &fim_tokens)
         .def("chat_template", &chat_template, nb::arg("name") = "")
@@ -489,13 +499,12 @@ void bind_engine(nb::module_ & m) {
                  return std::pair(p.costs().state(), p.acceptance().state());
              })
         .def(
-            "load_costs",
-            [](const E & e, const LearnedState & state) { return e.get().planner().costs().set_state(state); },
-            nb::arg("state"))
-        .def(
-            "load_acceptance",
-            [](const E & e, const LearnedState & state) { return e.get().planner().acceptance().set_state(state); },
-            nb::arg("state"))
+            "load_planner",
+            [](const E & e, const LearnedState & costs, const LearnedState & acceptance) {
+                Planner & p = e.get().planner();
+                return p.costs().set_state(costs) && p.acceptance().set_state(acceptance);
+            },
+            nb::arg("costs"), nb::arg("acceptance"))
         .def(
             "planner_report", [](const E & e, int id) { return planner_report(e.get(), id); }, nb::arg("sequence"))
         .def("close", &E::close);

@@ -27,29 +27,11 @@ nb::dict draft_spec_dict(const DraftSpec & s) {
     return d;
 }
 
-static nb::list tensor_list(const DraftFile & file) {
-    nb::list out;
-    for (const TensorInfo & t : file.gguf().tensors()) {
-        int n_dims = GGML_MAX_DIMS;
-        while (n_dims > 1 && t.ne[n_dims - 1] == 1) --n_dims;
-        nb::list shape;
-        for (int i = n_dims - 1; i >= 0; --i) shape.append(t.ne[i]);
-        using T = TensorInfo;
-        nb::dict d;
-        put_fields(d, t, FIELD(name), FIELD(n_bytes));
-        d["type"] = ggml_type_name(t.type);
-        d["shape"] = shape;
-        out.append(d);
-    }
-    return out;
-}
-
 void bind_gguf(nb::module_ & m) {
     nb::class_<DraftFile>(m, "DraftFile")
         .def(nb::init<const std::string &>(), nb::arg("path"), nb::call_guard<GilRelease>())
         .def_prop_ro("info", [](const DraftFile & f) { return draft_spec_dict(f.spec()); })
-        .def_prop_ro("d2t", [](const DraftFile & f) { return f.d2t(); })
-        .def_prop_ro("tensors", &tensor_list);
+        .def_prop_ro("d2t", [](const DraftFile & f) { return f.d2t(); });
     m.def(
         "check_lora",
         [](const std::string & path, const std::string & target) { check_lora(GgufReader(path), ModelFiles(target)); },

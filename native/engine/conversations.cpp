@@ -11,6 +11,9 @@ namespace eaglecpp {
 // Number of hidden states saved with a conversation, counted back from its last position. If the next prompt differs
 // from the text, the first difference is usually near the end.
 static constexpr int n_hidden_states_saved = 32;
+// Maximum rows of a conversation that is swapped out to lend its cells, because copying more rows would delay a
+// request.
+static constexpr int n_lent_max = 2048;
 // n_checkpoints_max: maximum number of checkpoints per conversation. n_checkpoint_rows: number of prompt rows from
 // which a checkpoint is set. n_tail: number of rows between a recurrent state's last checkpoint and the end of the
 // prompt.
@@ -35,9 +38,8 @@ Sequence & Conversations::open() {
     fail(ErrorKind::value, "all %d conversations are open; close a conversation or raise n_sequences", n_max);
 }
 
-bool Conversations::does_any_generate(int id) const {
-    return std::any_of(open_.begin(), open_.end(),
-                       [&](const auto & one) { return one.first != id && one.second.is_active; });
+bool Conversations::does_any_generate() const {
+    return std::any_of(open_.begin(), open_.end(), [](const auto & one) { return one.second.is_active; });
 }
 
 Sequence & Conversations::get(int id) {
@@ -238,6 +240,21 @@ bool Conversations::restore(Sequence & s, const SavedSequence & saved) {
     }
     s.inexact_from = h.inexact_from;
     return true;
+}
+
+void Conversations::lend(const std::function<void(const SeqRange &)> & use) {
+    Sequence * shortest = nullptr;
+    for (int id = 0; id < target_.options().n_sequences; ++id) {
+        if (!open_.count(id)) return use(target_.cells().seqs(id));
+        Sequence & s = open_.at(id);
+        if (!shortest || s.n_past < shortest->n_past) shortest = &s;
+    }
+    if (shortest->n_past == 0) return use(shortest->range);
+    if (!target_.can_save_rows() || shortest->n_past > n_lent_max) return;
+    const SavedSequence saved = save(*shortest);
+    forget(*shortest);
+    use(shortest->range);
+    restore(*shortest, saved);
 }
 
 void Conversations::note_order() {

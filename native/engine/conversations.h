@@ -3,6 +3,7 @@
 // a common prefix, copies rows between them, saves them and drops them. Never runs the target.
 #pragma once
 
+#include <functional>
 #include <map>
 
 #include "engine/models.h"
@@ -21,9 +22,7 @@ class Conversations {
     // Returns an open conversation. Error(value) if `id` is not open.
     Sequence & get(int id);
     const Sequence & get(int id) const { return const_cast<Conversations *>(this)->get(id); }
-    bool empty() const { return open_.empty(); }
-    // Returns true if a conversation other than `id` is generating.
-    bool does_any_generate(int id) const;
+    bool does_any_generate() const;
 
     // Rolls target and drafter back to the longest common prefix of text and prompt. The last prompt token always runs
     // again, because its logits give the first token of the answer. With and without a drafter, the target keeps and
@@ -56,6 +55,11 @@ class Conversations {
     // Replaces a conversation by a saved conversation. Returns false if the cache has no room; the conversation is then
     // empty.
     bool restore(Sequence & s, const SavedSequence & saved);
+
+    // Calls use() with the sequence ids of a conversation without rows, and use() removes its own rows. If all
+    // conversations have rows, swaps the shortest out during the call. Does nothing if it cannot be swapped out, or is
+    // long.
+    void lend(const std::function<void(const SeqRange &)> & use);
 
     // Call this function after a batch. If llama.cpp's cells are no longer in order, marks all conversations as
     // inexact, because new rows may fill gaps anywhere.

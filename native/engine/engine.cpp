@@ -92,8 +92,9 @@ Engine::Engine(const EngineOptions & options)
       models_(open_models(options)),
       planner_(planner_options(*models_.target)),
       conversations_(models_),
-      rounds_(options, models_, planner_, conversations_, exact_rows_) {
+      rounds_(options, models_, planner_, conversations_, exact_rows_.counts) {
     const DraftTraits & traits = models_.draft_traits;
+    set_exact_rows({});
     if (drafter()) planner_.acceptance().expect(traits.held_out_rates, traits.is_parallel);
 }
 
@@ -273,8 +274,7 @@ void Engine::begin_plan(Sequence & s, Exactness exactness) {
     // With a drafter, a fixed strategy does not copy drafts from the text.
     const bool drafts_chains = s.plan.is_auto() || (!drafter() && s.plan.strategy().kind != Strategy::Kind::off);
     s.uses_text = models_.drafts_text && drafts_chains;
-    s.forces = s.sampler->grammar() && models_.drafts_forms && drafts_chains &&
-               (knows_exact_rows_ || exactness == Exactness::off);
+    s.forces = s.sampler->grammar() && models_.drafts_forms && drafts_chains;
     if (s.uses_text) s.text.assign(s.tokens);
     planner_.begin_request(s.plan, kind, /*is_same_conversation=*/s.stats.n_reused > 0, exactness);
     s.plan_summary = {};
@@ -330,39 +330,25 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
     return results;
 }
 
-ExactRows Engine::measure_exact_rows(int id) {
+void Engine::measure_exact_rows(Progress & progress) {
     Use use(*this);
-    fail_if(id < 0 ? !conversations_.empty() : conversations_.does_any_generate(id), ErrorKind::busy,
+    fail_if(conversations_.does_any_generate(), ErrorKind::busy,
             "exact rows cannot be measured while a conversation generates; end its generation first");
-    if (id >= 0) {
-        Sequence & s = conversations_.get(id);
-        s.is_active = false;
-        attempt([&] { conversations_.forget(s); }, [] {});
+    ExactRows rows = exact_rows_;
+    rows.counts.is_complete = !(models_.can_draft() || models_.drafts_forms) || *target().model().never_exact();
+    std::optional<SeqRange> lent;
+    const auto measure = [&](const SeqRange & range) {
+        rounds_.measure_exact_rows(lent.emplace(range), progress, rows);
+    };
+    if (!rows.counts.is_complete) {
+        attempt([&] { conversations_.lend(measure); }, [&] { lent && models_.target->cells().truncate(*lent, 0); });
     }
-    ExactRows out;
-    if ((models_.can_draft() || models_.drafts_forms) && !*target().model().never_exact()) {
-        const TargetOptions & o = target().options();
-        const int n_rows_max = o.n_sequences * (o.n_draft_max + 1);
-        // With several conversations, prompt rows share batches with rounds.
-        const int n_batch = n_rows_max + (target().rounds_alike() ? target().n_shared_rows() : 0);
-        const SeqRange range = id < 0 ? target().cells().seqs(0) : conversations_.get(id).range;
-        Progress progress(id < 0 ? o : TargetOptions());
-        try {
-            out = attempt([&] { return rounds_.measure_exact_rows(range, n_rows_max, n_batch, progress); },
-                          [&] { models_.target->cells().truncate(range, 0); });
-        } catch (const Error &) {
-            progress.rethrow();
-            throw;
-        }
-    }
-    set_exact_rows(out.counts);
-    return out;
+    set_exact_rows(rows);
 }
 
-void Engine::set_exact_rows(const RowCounts & counts) {
-    exact_rows_ = counts;
-    knows_exact_rows_ = true;
-    planner_.set_exact_rows(counts);
+void Engine::set_exact_rows(const ExactRows & rows) {
+    exact_rows_ = rows;
+    planner_.set_exact_rows(rows.counts);
 }
 
 }  // namespace eaglecpp

@@ -81,12 +81,12 @@ class Engine {
     Planner & planner() { return planner_; }
 
     // Numbers of rows at which a batch gives every row the same bits as a batch of one row. measure_exact_rows()
-    // measures these numbers, and clears conversation `id`. set_exact_rows() sets them; pass only numbers that were
-    // measured with the same files, build, device and options. Until then, only a single row counts as exact.
-    // Error(busy) if another conversation generates, or if `id` is -1 and a conversation is open.
-    ExactRows measure_exact_rows(int id = -1);
-    void set_exact_rows(const RowCounts & counts);
-    const RowCounts & exact_rows() const { return exact_rows_; }
+    // measures the missing numbers, and asks `progress` before each batch whether to stop. The conversations keep their
+    // rows. set_exact_rows() sets the numbers; pass only numbers that were measured with the same files, build, device
+    // and options. Numbers that are not measured count as inexact. Error(busy) if a conversation generates.
+    void measure_exact_rows(Progress & progress);
+    void set_exact_rows(const ExactRows & rows);
+    const ExactRows & exact_rows() const { return exact_rows_; }
 
     // Returns the current number of threads for decoding.
     int n_threads() const { return rounds_.n_threads(); }
@@ -107,8 +107,7 @@ class Engine {
     Planner planner_;
     Conversations conversations_;
     Images images_{256u << 20};
-    RowCounts exact_rows_;
-    bool knows_exact_rows_ = false;
+    ExactRows exact_rows_;
     Rounds rounds_;
     std::atomic<bool> in_use_{false};
     std::string why_broken_;  // cause of the failure that broke the engine; empty = not broken

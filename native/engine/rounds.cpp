@@ -119,17 +119,21 @@ StepResult Rounds::result_of(const Sequence & s, const char * phase) const {
     return r;
 }
 
-// Measures which numbers of rows are exact. The planner learns the cost of these batches, so it knows costs before the
-// first answer.
-ExactRows Rounds::measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max, Progress & progress) {
+// The planner learns the cost of the measured batches, so it knows costs before the first answer.
+void Rounds::measure_exact_rows(const SeqRange & range, Progress & progress, ExactRows & rows) {
     const auto decode = [&](TargetBatch & batch, bool is_prompt, int n_alike) {
-        if (!progress.go_on()) fail(ErrorKind::value, "cancelled");
+        if (!progress.go_on()) return false;
         planner_.set_n_threads(n_threads());
         const double start = now_ms();
         run(batch, is_prompt ? ThreadPolicy::Kind::prompt : ThreadPolicy::Kind::decode);
         if (!is_prompt && threads_.is_timed()) planner_.learn_decode(n_alike, batch.n_rows(), now_ms() - start);
+        return true;
     };
-    return eaglecpp::measure_exact_rows(target_, range, n_rows_max, n_batch_max, decode);
+    const TargetOptions & o = target_.options();
+    const int n_rows_max = o.n_sequences * (o.n_draft_max + 1);
+    // With several conversations, prompt rows share batches with rounds.
+    const int n_batch = n_rows_max + (target_.rounds_alike() ? target_.n_shared_rows() : 0);
+    eaglecpp::measure_exact_rows(target_, range, n_rows_max, n_batch, decode, rows);
 }
 
 // --- prefill -------------------------------------------------------------------------------------------------------

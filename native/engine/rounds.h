@@ -52,9 +52,9 @@ class Rounds {
     // Runs accepted rows again that the target no longer holds. Uses exact batches.
     void replay(Sequence & s);
 
-    // Measures which numbers of rows are exact. Uses the current best number of threads, which is below the maximum on
-    // a busy machine.
-    ExactRows measure_exact_rows(const SeqRange & range, int n_rows_max, int n_batch_max, Progress & progress);
+    // Continues a measurement of exact numbers of rows. Uses the current best number of
+    // threads, which is below the maximum on a busy machine.
+    void measure_exact_rows(const SeqRange & range, Progress & progress, ExactRows & rows);
 
     // Returns the current number of threads for decoding.
     int n_threads() const { return threads_.n_threads(ThreadPolicy::Kind::decode); }

@@ -32,13 +32,8 @@ ByteView SavedSequence::end(int i) const {
 }
 
 uint64_t SavedSequence::checksum() const {
-    uint64_t hash = bytes.size();
-    for (size_t i = sizeof(hash); i < bytes.size(); i += sizeof(hash)) {
-        uint64_t word = 0;
-        std::memcpy(&word, bytes.data() + i, std::min(sizeof(word), bytes.size() - i));
-        hash = mix(hash + mix_step + word);
-    }
-    return hash;
+    const size_t n_skipped = sizeof(Header::checksum);
+    return hash_bytes(bytes.data() + n_skipped, bytes.size() - n_skipped, bytes.size());
 }
 
 void SavedSequence::seal() {

@@ -90,7 +90,7 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
             has_float_matrices_ = has_float_matrices_ || (t.ne[1] > 1 && !ggml_is_quantized(t.type));
         }
     }
-    Progress progress(options);
+    Progress progress(options.on_progress);
     params_.progress_callback = [](float, void * data) { return static_cast<Progress *>(data)->go_on(); };
     params_.progress_callback_user_data = &progress;
     ErrorTrail trail;

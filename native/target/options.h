@@ -43,30 +43,30 @@ struct TargetOptions {
     bool drafts_forms = false;     // all drafts are tokens that a grammar forces, a few per conversation
     int n_leaves_max = 1;          // maximum tree leaves per round and conversation
     std::vector<std::pair<std::string, float>> lora;
-    std::function<void()> on_progress;  // called while a model loads and is measured; an exception cancels both
+    std::function<bool()> on_progress;  // called while a model loads; false or an exception cancels the loading
 };
 
-// Calls on_progress and keeps its exception for later. Exceptions must not pass through llama.cpp, nor through an
-// engine that restores a step.
+// Calls a function that decides whether long work goes on, and keeps its exception for later. Exceptions must not pass
+// through llama.cpp, nor through an engine that restores a step.
 class Progress {
   public:
-    explicit Progress(const TargetOptions & options) : report_(options.on_progress) {}
+    explicit Progress(std::function<bool()> report) : report_(std::move(report)) {}
 
-    // Calls on_progress. Returns false if on_progress raised an exception, which cancels the work.
+    // Returns false if the function returned false or raised an exception.
     bool go_on() noexcept {
         try {
-            if (report_) report_();
+            return !report_ || report_();
         } catch (...) {
             cancelled_ = std::current_exception();
         }
-        return !cancelled_;
+        return false;
     }
     void rethrow() const {
         if (cancelled_) std::rethrow_exception(cancelled_);
     }
 
   private:
-    const std::function<void()> report_;
+    const std::function<bool()> report_;
     std::exception_ptr cancelled_;
 };
 

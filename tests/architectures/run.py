@@ -150,7 +150,7 @@ def examined(path: Path, type_name: str, folder: Path, args: argparse.Namespace)
         return Found(name, type_name, loads=short(error))
     try:
         with eaglecpp.Engine.open(target, draft=drafter(target, folder), **options) as engine:
-            rows, chains = engine.exactness.rows, engine.chains_only
+            rows, chains = engine.measure_exactness().rows, engine.chains_only
             n_texts = parted = accepted = 0
             for strategy in STRATEGIES:
                 if chains and strategy.startswith("tree"):

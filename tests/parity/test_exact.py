@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 import eaglecpp
+from eaglecpp.engine import exactness, loading
+from helpers.clock import n_times
 from helpers.tiny import ConvertedPair, prompt_ids
 
 SIZES: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "n_batch": 512, "n_ubatch": 128}
@@ -123,6 +125,33 @@ def test_exact_means_exact_for_every_type(
                     if ours.timings.exact:
                         assert ours.tokens == theirs.tokens, (exact, strategy, temperature)
                         assert ours.logprobs == theirs.logprobs, (exact, strategy, temperature)
+
+
+def test_a_partly_measured_engine_gives_the_same_text(
+    it: ConvertedPair, q8: Path, plain: eaglecpp.Engine, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests that a slow model, which pauses measure step by step, drafts only in batches that are known to be
+    exact. Pauses keep the cached prompt, and find the sizes of an uninterrupted measurement.
+    """
+    monkeypatch.setattr(loading, "_MEASURE_S", 0.0)
+    options: dict[str, Any] = {"max_tokens": N_TOKENS, "ignore_eos": True, "temperature": 0.0}
+    prompt, n_drafted = prompt_ids(60), []
+    with eaglecpp.Engine.open(q8, draft=it.draft, kernels=kernels, **SIZES) as engine:
+        while not engine.exactness.is_complete:
+            for strategy in STRATEGIES:
+                ours = engine.generate(prompt, strategy=strategy, **options)
+                assert ours.tokens == plain.generate(prompt, **options).tokens and ours.timings.exact
+                n_drafted.append(ours.timings.draft_n)
+            n_before = engine.exactness.decodes
+            assert n_before < engine.measure_exactness(n_times(7)).decodes <= n_before + 7
+            reused = engine.generate([*prompt, *ours.tokens, 5], **options).timings.reused_n
+            assert reused == len(prompt) + N_TOKENS - 1
+        assert n_drafted[:4] == [0] * 4 and all(n_drafted[-4:-1]), "`auto` follows the clock"
+        found = engine.native.exact_state
+        engine.native.set_exact_rows([], is_complete=False)
+        exactness.measure(engine.native)
+        for name in ("points", "alone"):
+            assert engine.native.exact_state[name] == found[name]
 
 
 def test_an_inexact_row_is_remembered_until_it_is_removed(it: ConvertedPair) -> None:

@@ -5,20 +5,25 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import math
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from eaglecpp import Engine
 from eaglecpp.engine.async_engine import AsyncEngine
+from eaglecpp.engine.exactness import Exactness
 from eaglecpp.engine.prompt_cache import PromptCache
 from eaglecpp.engine.slots import FairLock, Slots
 from eaglecpp.errors import EngineBrokenError, GrammarError, InvalidStateError
 from eaglecpp.results import Completion
+from eaglecpp.server.shared import Metrics
 from helpers.models import Models
 from helpers.script import run_script
 from helpers.tiny_arch import make_hybrid
@@ -291,6 +296,53 @@ async def test_a_swapped_out_conversation_continues_unchanged(draft: bool, model
     assert [one.tokens for one in only_one] == [one.tokens for one in own]
 
 
+async def test_former_names_of_arguments_and_metrics_are_accepted(models: Models) -> None:
+    former: dict[str, Any] = {"place_s": 7.0, "n_park_bytes": 5}
+    async with await AsyncEngine.open(models.target, n_ctx=256, n_threads=1, **former) as engine:
+        assert (engine._worker.slot_time_s, engine._worker.cache.n_max) == (7.0, 5)
+        one = SimpleNamespace(engine=engine, n_bytes=1, name="m")
+        text = Metrics().text([one])
+        for name in ("host_cache_bytes", "parked_bytes", "parked_conversations"):
+            assert f'eaglecpp_{name}{{model="m"}} 0\n' in text
+
+
+async def test_a_request_ends_a_pause_and_finds_its_prompt(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests that an idle engine measures exact sizes, and stops after the running step when a request comes.
+    The request gets the same answer as without a pause, and reuses its prompt.
+    """
+    monkeypatch.setattr("eaglecpp.engine.loading._MEASURE_S", 0.0)
+    monkeypatch.setattr("eaglecpp.engine.async_engine._PAUSE_S", 1e6)
+    measure, in_fifth_step = Engine.measure_exactness, threading.Event()
+    steps, n_decodes = itertools.count(), list[int]()
+
+    def slow(engine: Engine, go_on: Callable[[], bool]) -> Exactness:
+        def goes_on() -> bool:
+            is_fifth = next(steps) == 4
+            while is_fifth and go_on():  # the fifth step lasts until the request comes
+                in_fifth_step.set()
+            return go_on()
+
+        found = measure(engine, goes_on)
+        n_decodes.append(found.decodes)
+        return found
+
+    monkeypatch.setattr(Engine, "measure_exactness", slow)
+    async with await opened(models, n_parallel=1) as serving:
+        first = await serving.generate(TEXT, **OPTIONS)
+        monkeypatch.setattr("eaglecpp.engine.async_engine._PAUSE_S", 0.01)
+        await serving.call(lambda engine: None)
+        await asyncio.to_thread(in_fifth_step.wait)
+        prompt = [*first.prompt_tokens, *first.tokens, 7]
+        second = await serving.generate(prompt, **OPTIONS)
+        assert n_decodes[0] == 4 and second.timings.reused_n == len(prompt) - 2
+        while not serving.engine.exactness.is_complete:
+            await asyncio.sleep(0.01)
+    with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, exact="off") as engine:
+        assert engine.generate(prompt, **OPTIONS).tokens == second.tokens
+
+
 @pytest.mark.parametrize("strategy", ["off", "chain:3"])
 async def test_a_request_whose_sampler_fails_ends_alone(strategy: str, models: Models) -> None:
     """Tests that a request whose sampler or callback fails ends alone, although it fails in the middle of a
@@ -417,7 +469,7 @@ async def test_tasks_get_the_text_they_get_alone_while_another_thread_embeds(mod
             asyncio.gather(*(engine.generate(prompt, **OPTIONS) for prompt in PROMPTS)),
             asyncio.gather(*(asyncio.to_thread(engine.engine.embed, TEXT) for _ in range(20))),
         )
-        assert [one.tokens for one in results] == alone and engine.is_idle
+        assert [one.tokens for one in results] == alone and engine._worker.is_idle
         assert all(one.vector == pytest.approx(vector, abs=1e-5) for one in embedded)
 
 

@@ -122,7 +122,8 @@ def test_ctrl_c_ends_an_opening(models: Models, monkeypatch: pytest.MonkeyPatch,
         if begun[-1] == phase:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(native, "check_wanted", check)
+    for module in (native, loading):
+        monkeypatch.setattr(module, "check_wanted", check)
     with pytest.raises(KeyboardInterrupt):
         Engine.open(models.target, models.draft, planner_cache=False)
     monkeypatch.undo()

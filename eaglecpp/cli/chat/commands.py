@@ -8,6 +8,7 @@ has `/regen`, `/edit`, `/read`, `/chats` and `/strategy`. Commands raise errors,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -72,7 +73,9 @@ def run_chat(chat: Chat) -> None:
     chat.greet()
     while True:
         try:
-            if take(chat, read_block(chat.ask)) is False:
+            with chat.engine.pause() if chat.is_open else nullcontext():
+                text = read_block(chat.ask)
+            if take(chat, text) is False:
                 break
         except EOFError:
             break

@@ -16,9 +16,9 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpcore
@@ -77,7 +77,7 @@ def is_public(address: str) -> bool:
     return ip.is_global and not (ip.is_multicast or ip.is_reserved or getattr(ip, "is_site_local", False))
 
 
-class HttpSession(httpcore.SyncBackend):
+class HttpSession(httpcore.SyncBackend, AbstractContextManager["HttpSession", None]):
     """Sends one request at a time and follows its redirects. A redirect may not switch to http. It may not
     enter a network of this machine, unless the user named a server in such a network. verify: check TLS
     certificates and require encryption.
@@ -95,9 +95,6 @@ class HttpSession(httpcore.SyncBackend):
         if not isinstance(pool._network_backend, httpcore.NetworkBackend):
             raise UnsupportedError(f"httpx {httpx.__version__}: addresses cannot be checked; install httpx<1")
         pool._network_backend = self
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self._client.close()

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,9 @@ from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.commands import COMMANDS
 from eaglecpp.cli.open_engine import look_up
 from eaglecpp.conversations.saved import ChatFolder
+from eaglecpp.engine import loading
+from eaglecpp.engine.engine import Engine
+from eaglecpp.engine.exactness import Exactness
 from eaglecpp.modelfile import Modelfile
 from helpers.models import Models
 from helpers.opening import found_file
@@ -71,6 +75,24 @@ def test_parameters_reach_the_answer_and_a_longer_context_reloads(talk: Talk, ca
     assert chat.engine.timings.predicted_n <= 6
     assert chat.plan.sampling_options().stop == ("e",)
     assert "e" not in chat.conversation.messages[3].content
+
+
+def test_a_chat_measures_while_the_user_types(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that a chat finishes its measurements at the prompt, with the same answers and cached prompts."""
+    whole = talk("hello", "and now?")
+    measure, is_done = Engine.measure_exactness, threading.Event()
+
+    def measured(engine: Engine, go_on: Callable[[], bool]) -> Exactness:
+        if (found := measure(engine, go_on)).is_complete:
+            is_done.set()
+        return found
+
+    monkeypatch.setattr(Engine, "measure_exactness", measured)
+    monkeypatch.setattr(loading, "_MEASURE_S", 0.0)
+    chat = talk("hello", lambda default: is_done.wait() and "and now?")
+    assert said(chat) == said(whole)
+    assert chat.engine.native.exact_state["rows"] == whole.engine.native.exact_state["rows"]
+    assert chat.engine.timings.reused_n == whole.engine.timings.reused_n > 0
 
 
 def test_a_model_that_cannot_think_is_noted_before_it_answers(talk: Talk, capsys: Capture) -> None:
