@@ -41,6 +41,7 @@ read.restype = Counts
 names = [name for name, _ in Counts._fields_]
 # with the machine's clock, a busy machine decides what `auto` does
 libraries = (ctypes.CDLL(path) for path in (None, os.environ["GGML_BACKEND_PATH"]))
+options = dict(n_ctx=2048, n_threads=1, planner_cache=False, text_drafts="off")
 clocks = [getattr(one, "_ZNSt6chrono3_V212steady_clock3nowEv", None) for one in libraries]
 assert clocks[0], "the counting device's clock is not preloaded (LD_PRELOAD)"
 assert len({ctypes.cast(one, ctypes.c_void_p).value for one in clocks}) == 1, "another library's clock"
@@ -80,10 +81,7 @@ LONG = r"""
 # of the third answer, without its last drafts, which are smaller; one in three is wrong, whatever it is
 rates[:] = [0.67 ** depth for depth in range(1, 9)]
 out = {}
-with Engine.open(
-    sys.argv[1], sys.argv[2], n_ctx=2048, n_threads=1,
-    planner_cache=False, exact=sys.argv[4], text_drafts="off",
-) as engine:
+with Engine.open(sys.argv[1], sys.argv[2], exact=sys.argv[4], **options) as engine:
     for strategy in sys.argv[3].split():
         options = dict(strategy=strategy, max_tokens=720, temperature=0.0, ignore_eos=True, seed=1)
         prompt = [5 + i % 90 for i in range(40)]
@@ -103,9 +101,7 @@ print(json.dumps(out))
 
 FIRST = r"""
 rates[:] = [0.8 ** depth for depth in range(1, 9)]
-with Engine.open(
-    sys.argv[1], sys.argv[2], n_ctx=2048, n_threads=1, planner_cache=False, text_drafts="off"
-) as engine:
+with Engine.open(sys.argv[1], sys.argv[2], **options) as engine:
     out = {"exact": engine.exactness.rows, "first": []}
     for i in range(2):
         prompt = [5 + (i + j) % 90 for j in range(40)]
@@ -119,9 +115,7 @@ print(json.dumps(out))
 CONVERSATION = r"""
 rates[:] = [0.67 ** depth for depth in range(1, 9)]
 out, prompt = [], [5 + i % 90 for i in range(40)]
-with Engine.open(
-    sys.argv[1], sys.argv[2], n_ctx=2048, n_threads=1, planner_cache=False, text_drafts="off"
-) as engine:
+with Engine.open(sys.argv[1], sys.argv[2], **options) as engine:
     for _ in range(20):
         before = read()
         done = engine.generate(prompt, max_tokens=40, ignore_eos=True, seed=1, **json.loads(sys.argv[3]))

@@ -39,8 +39,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def keep(learning: Learning, seed: int, **options: Any) -> None:
-    learning.keep(np.random.default_rng(seed).integers(0, 200, 40).astype(np.int32), 8, **options)
+def keep(learning: Learning, *seeds: int, **options: Any) -> None:
+    for seed in seeds:
+        learning.keep(np.random.default_rng(seed).integers(0, 200, 40).astype(np.int32), 8, **options)
 
 
 def facts() -> dict[str, Any]:
@@ -83,8 +84,7 @@ def test_records_are_counted_without_a_scan_for_each(tmp_path: Path, monkeypatch
     real = Learning._entries
     monkeypatch.setattr(Learning, "_entries", lambda self: scans.append(1) or real(self))
     monkeypatch.setattr("eaglecpp.learn.records.MAX_FILES", 100)
-    for seed in range(150):
-        keep(learning, seed)
+    keep(learning, *range(150))
     assert len(scans) < 10
     scans.clear()
     assert learning.has_news() and learning.has_news() and len(scans) == 1
@@ -256,8 +256,7 @@ def test_a_damaged_record_is_deleted(tmp_path: Path, caplog: pytest.LogCaptureFi
     from eaglecpp.learn.training import _user_texts
 
     learning = Learning(tmp_path / "one")
-    for seed in range(LEAST_TEXTS + 2):
-        keep(learning, seed)
+    keep(learning, *range(LEAST_TEXTS + 2))
     for path in learning.records()[:2]:
         path.write_bytes(b"damaged")
     assert len(_user_texts(learning, 64, 200)) == len(learning.records()) == LEAST_TEXTS
@@ -296,8 +295,7 @@ def test_an_idle_server_learns_and_pauses_for_a_request(home: Path) -> None:
     the training process before the model answers.
     """
     learning = Learning.of(TARGET)
-    for seed in range(LEAST_TEXTS):
-        keep(learning, seed)
+    keep(learning, *range(LEAST_TEXTS))
     body = {"model": MODEL, "messages": [{"role": "user", "content": "What is len?"}], "stream": True}
     with TestServer(preload=MODEL, engine=FAST | {"learn": True}, learn_idle_s=0.3) as server:
         learner = server.server._shared.learner
@@ -323,8 +321,7 @@ def test_a_failed_training_is_retried_after_enough_new_records(
     intruder.write_text(f"open({str(tmp_path / 'was here')!r}, 'w'); raise SystemExit(1)")
     monkeypatch.chdir(tmp_path)
     learning = Learning.of(TARGET)
-    for seed in range(LEAST_TEXTS):
-        keep(learning, seed)
+    keep(learning, *range(LEAST_TEXTS))
     for path in learning.records():
         path.write_bytes(b"damaged")
     with TestServer(preload=MODEL, engine=FAST | {"learn": True}, learn_idle_s=0.1) as server:
@@ -333,8 +330,7 @@ def test_a_failed_training_is_retried_after_enough_new_records(
         assert learner._training is None and "eaglecpp learn" in caplog.text
         time.sleep(0.5)
         assert learner._training is None
-        for seed in range(100, 100 + LEAST_TEXTS):
-            keep(learning, seed)
+        keep(learning, *range(100, 100 + LEAST_TEXTS))
         assert wait_for(lambda: learner._training is not None)
     assert not (tmp_path / "was here").exists()
 
@@ -346,8 +342,7 @@ def test_a_training_gives_its_memory_to_a_model_that_needs_it(tmp_path: Path) ->
     second = tmp_path / "second.gguf"
     shutil.copyfile(TARGET, second)
     learning = Learning.of(TARGET)
-    for seed in range(LEAST_TEXTS):
-        keep(learning, seed)
+    keep(learning, *range(LEAST_TEXTS))
     with TestServer(
         {MODEL: TARGET, "second": second}, preload=MODEL, engine=FAST | {"learn": True}, learn_idle_s=0.1
     ) as server:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import importlib.util
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -133,12 +133,9 @@ def test_a_wrong_strategy_is_refused(text: str) -> None:
 
 def test_the_types_of_keywords_are_those_of_the_declarations() -> None:
     docs = Path(__file__).parents[2] / "docs"
-    spec = importlib.util.spec_from_file_location("generate_options", docs / "generate_options.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    text = module.PAGE.read_text(encoding="utf-8")
-    assert module.source() == text, "run: python docs/generate_options.py"
+    module = runpy.run_path(str(docs / "generate_options.py"))
+    text = module["PAGE"].read_text(encoding="utf-8")
+    assert module["source"]() == text, "run: python docs/generate_options.py"
     classes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
     fields = {
         one.name: {ast.unparse(line.target) for line in one.body if isinstance(line, ast.AnnAssign)}

@@ -28,9 +28,7 @@ static const test::TinyPair files;
 static const std::string &target = files.target, &draft = files.draft;
 
 TEST(a_sequence_steps_once_at_a_time) {
-    EngineOptions o = test::tiny_options(target, draft);
-    o.n_sequences = 2;
-    Engine engine(o);
+    Engine engine(test::tiny_options(target, draft, 2));
     const int a = engine.open_sequence(), b = engine.open_sequence();
     engine.begin(a, prompt, test::greedy(tree));
     engine.begin(b, prompt, test::greedy(tree));
@@ -290,9 +288,7 @@ TEST(a_work_buffer_that_does_not_fit_is_not_used_again) {
 // The second conversation of a round fails after the first conversation has succeeded. So neither conversation delivers
 // tokens.
 TEST(a_step_of_several_is_all_or_nothing) {
-    EngineOptions o = test::tiny_options(target, draft);
-    o.n_sequences = 2;
-    Engine engine(o);
+    Engine engine(test::tiny_options(target, draft, 2));
     const int a = engine.open_sequence(), b = engine.open_sequence();
     const Tokens fresh = test::generate(engine, a, prompt, test::greedy({}, 40));
     for (const int n_rows : {0, 1}) {
@@ -318,9 +314,7 @@ TEST(a_step_of_several_is_all_or_nothing) {
 // If a call runs several rounds and a later round fails, the tokens of the earlier rounds are kept. The next call for
 // this conversation raises the error, even if other conversations continue in between.
 TEST(the_error_of_a_later_round_comes_after_the_earlier_tokens) {
-    EngineOptions o = test::tiny_options(target, draft);
-    o.n_sequences = 2;
-    Engine engine(o);
+    Engine engine(test::tiny_options(target, draft, 2));
     const int a = engine.open_sequence(), b = engine.open_sequence();
     engine.begin(a, prompt, test::greedy({}, 40));
     while (engine.step({a})[0].tokens.empty()) {
@@ -338,9 +332,7 @@ TEST(the_error_of_a_later_round_comes_after_the_earlier_tokens) {
 // Two conversations fail in a later round, and one of them is closed before the next call. The next call must still
 // raise the error for the other conversation.
 TEST(a_late_error_is_raised_for_the_rest_of_its_batch) {
-    EngineOptions o = test::tiny_options(target, draft);
-    o.n_sequences = 2;
-    Engine engine(o);
+    Engine engine(test::tiny_options(target, draft, 2));
     const int a = engine.open_sequence(), b = engine.open_sequence();
     for (int id : {a, b}) engine.begin(id, prompt, test::greedy({}, 40));
     while (engine.sequence(b).is_prefilling()) engine.step({a, b});

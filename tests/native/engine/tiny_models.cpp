@@ -125,8 +125,9 @@ TinyPair::TinyPair() {
     write_draft_file(draft, Kind::eagle31);
 }
 
-EngineOptions tiny_options(const std::string & target, const std::string & draft) {
+EngineOptions tiny_options(const std::string & target, const std::string & draft, int n_sequences) {
     EngineOptions o;
+    o.n_sequences = n_sequences;
     o.path = target;
     o.draft_path = draft;
     o.draft_device = "cpu";

@@ -41,7 +41,7 @@ struct TinyPair {
 };
 
 // Returns options for a small and deterministic engine, with one thread and greedy sampling.
-EngineOptions tiny_options(const std::string & target, const std::string & draft);
+EngineOptions tiny_options(const std::string & target, const std::string & draft, int n_sequences = 1);
 GenerateParams greedy(const Strategy & strategy, int max_tokens = 24);
 
 // Runs a generation on an open sequence to its end, and returns the generated tokens.

@@ -5,11 +5,11 @@ exist.
 
 from __future__ import annotations
 
-import importlib.util
 import re
+import runpy
 import shlex
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -49,12 +49,8 @@ def examples() -> list[list[str]]:
     return found
 
 
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def load(name: str) -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(DOCS / f"{name}.py")))
 
 
 @pytest.mark.parametrize(
