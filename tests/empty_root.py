@@ -11,6 +11,7 @@ Each part compiles llama.cpp, which takes 15 minutes of processor time.
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -23,6 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SUITE = "trixie"
 """Debian's release in the Containerfile."""
+DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
+"""Debian's names of architectures."""
 COMPILER = "python3-dev python3-venv git g++"
 """What the README says that its lines need."""
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
@@ -34,15 +37,25 @@ def checkout(folder: Path) -> None:
     subprocess.run(["git", "clone", "-q", "--depth", "1", f"file://{ROOT}", str(folder)], check=True)
 
 
+def debootstrap(folder: Path, suite: str, architecture: str, packages: str) -> None:
+    """Installs a small Debian in a new folder. Another architecture than this machine's needs an emulator."""
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    # Ubuntu has python3-venv in universe. debootstrap ignores components that a distribution lacks.
+    options = ("--variant=minbase", f"--include={packages}", "--components=main,universe")
+    options += (f"--arch={DEBIAN[architecture]}",)
+    subprocess.run(["debootstrap", *options, suite, partial], check=True, stdout=subprocess.DEVNULL)
+    partial.rename(folder)
+
+
 class Root:
     """A Debian system in a folder, with the environment variables and the user for its commands."""
 
-    def __init__(self, folder: Path, suite: str = SUITE) -> None:
-        self.folder, self.user = folder, "root"
+    def __init__(self, folder: Path, suite: str = SUITE, architecture: str = platform.machine()) -> None:
+        self.folder, self.user, self.architecture = folder, "root", architecture
         self.variables = {"PATH": "/usr/bin:/usr/sbin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
-        # Ubuntu has python3-venv in universe. debootstrap ignores components that a distribution lacks.
-        options = ("--variant=minbase", "--include=ca-certificates", "--components=main,universe")
-        subprocess.run(["debootstrap", *options, suite, folder], check=True, stdout=subprocess.DEVNULL)
+        if not folder.is_dir():
+            debootstrap(folder, suite, architecture, "ca-certificates")
         # These files hold the network settings of this machine: host names, certificates, and pip's index.
         for name in ("/etc/resolv.conf", CERTIFICATES):
             shutil.copy(name, folder / name.lstrip("/"))

@@ -10,9 +10,8 @@ reader with libFuzzer. With ccache, no file is compiled twice.
 Three steps compile native/ for other systems, take long and depend on little else. `full` runs them only if
 native/, its tests, CMake or the pin of llama.cpp changed since they last passed (tests/passed.json); `all`
 always does. neon builds the kernels for AArch64 with aarch64-linux-gnu-g++ and runs them in qemu-aarch64.
-portable compiles all C++ sources for macOS, Windows and AArch64 with the package ziglang. arm runs the whole
-engine on AArch64, as root with debootstrap and qemu-aarch64-static; it builds llama.cpp there once and keeps
-it.
+portable compiles all C++ sources for macOS, Windows and AArch64 with the package ziglang. arm builds wheels
+for AArch64 like tests/packages.py and runs the whole engine in an emulator; it keeps llama.cpp's wheel.
 
 Four steps run only in `all`. lowest runs the quick tests with the lowest declared version of every
 dependency, which pip downloads. training runs whole `eaglecpp train` runs (three minutes). gpu builds ggml's
@@ -164,23 +163,6 @@ def cpp() -> None:
     algo()
 
 
-def aarch64(*options: str, targets: tuple[str, ...]) -> Path:
-    """Builds targets for AArch64. The kernels take longest to compile, so they are built once for all
-    steps.
-    """
-    return cmake(
-        "aarch64",
-        "-DEAGLECPP_WERROR=ON",
-        "-DCMAKE_SYSTEM_NAME=Linux",
-        "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
-        "-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++",
-        # Static programs need no libraries of an ARM machine, so the emulator can run them.
-        "-DCMAKE_EXE_LINKER_FLAGS=-static",
-        *options,
-        targets=targets,
-    )
-
-
 def neon() -> str | None:
     """Cross-compiles the kernels for AArch64 and runs them in an emulator. Returns the reason if that is
     impossible.
@@ -192,7 +174,18 @@ def neon() -> str | None:
     if missing:
         install = "Debian and Ubuntu: apt-get install g++-aarch64-linux-gnu qemu-user"
         return f"{' and '.join(missing)} not found; {install}"
-    folder = aarch64("-DEAGLECPP_TESTS=ON", "-DEAGLECPP_KERNELS_ONLY=ON", targets=("test_rows",))
+    folder = cmake(
+        "aarch64",
+        "-DEAGLECPP_WERROR=ON",
+        "-DEAGLECPP_TESTS=ON",
+        "-DEAGLECPP_KERNELS_ONLY=ON",
+        "-DCMAKE_SYSTEM_NAME=Linux",
+        "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
+        "-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++",
+        # Static programs need no libraries of an ARM machine, so the emulator can run them.
+        "-DCMAKE_EXE_LINKER_FLAGS=-static",
+        targets=("test_rows",),
+    )
     run(emulator, "-cpu", "max", folder / "tests" / "native" / "kernels" / "test_rows", "neon", "neon_i8mm")
     return None
 
@@ -203,26 +196,21 @@ def arm() -> str | None:
     """
     if platform.machine().lower() in ("aarch64", "arm64"):
         return "this machine is AArch64: the step python runs the engine"
-    from helpers import aarch64 as machine
+    tools = [name for name in ("aarch64-linux-gnu-g++", "debootstrap") if shutil.which(name) is None]
+    if tools or not Path("/proc/sys/fs/binfmt_misc/qemu-aarch64").exists() or os.geteuid() != 0:
+        packages = "debootstrap g++-aarch64-linux-gnu qemu-user-static binfmt-support"
+        return f"needs root; Debian and Ubuntu: apt-get install {packages}"
+    from packages import KEPT, debian_with_python, release, try_out
 
-    if why_not := machine.missing():
-        return why_not
-    root = machine.prepare()
-    folder = aarch64(
-        "-DEAGLECPP_TESTS=OFF",
-        "-DEAGLECPP_KERNELS_ONLY=OFF",
-        "-DEAGLECPP_PYTHON=ON",
-        "-DCMAKE_UNITY_BUILD=ON",
-        f"-DPython_INCLUDE_DIR={machine.include(root)}",
-        *(f"-Dlib_{name}={path}" for name, path in machine.libraries(root).items()),
-        targets=("_core",),
-    )
-    there = folder / "there"
-    shutil.rmtree(there, ignore_errors=True)
-    machine.install(there, next((folder / "native").glob("_core.*.so")))
+    root = debian_with_python(KEPT / "debian-for-arm", "aarch64")
+    with tempfile.TemporaryDirectory() as name:
+        # Apple's processors have i8mm from the M2 on, and llama.cpp uses it where it compiles for them.
+        wheels = release(ROOT, Path(name, "out"), Path(name), root, "+i8mm")
+        try_out(wheels, root.folder, root.run)
+    shutil.copy(ROOT / "tests" / "arm_engine.py", root.folder)
     for kernels in ("neon_i8mm", "neon", "off"):
-        wanted = {} if kernels == "off" else {"EAGLECPP_KERNELS": kernels}
-        machine.call(root, there, "/usr/bin/python3", "-P", "/mnt/arm_engine.py", "/mnt", kernels, **wanted)
+        wanted = "" if kernels == "off" else f"EAGLECPP_KERNELS={kernels} "
+        root.run(f"{wanted}venv/bin/python -P arm_engine.py pair {kernels}")
     return None
 
 
@@ -346,7 +334,7 @@ def lowest() -> None:
     No code is compiled, because the extension and llama-cpp-python come from this environment. The optional
     package torch is left out, because it is large.
     """
-    from packages import KEPT, installed_wheel
+    from packages import FOLDERS, installed_wheel
     from packaging.requirements import Requirement
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -362,7 +350,7 @@ def lowest() -> None:
     scripts = Path(sysconfig.get_path("scripts", "venv", {"base": str(folder)}))
     python, program = scripts / "python", scripts / "eaglecpp"
     with tempfile.TemporaryDirectory() as name:
-        wheels = [installed_wheel(package, Path(name)) for package in KEPT]
+        wheels = [installed_wheel(package, Path(name)) for package in FOLDERS]
         run(python, "-m", "pip", "install", "-q", "--only-binary", ":all:", *wheels, *pins)
     run(program, "--version")
     run(program, "run", "--help")
