@@ -375,9 +375,8 @@ class _Worker(Scheduler):
     """
 
     def __init__(self, engine: Engine | Callable[[], Engine], serving: Serving) -> None:
-        cache, turns = HostCache(serving.get("host_cache_bytes", 0)), serving.get("turns") or FairLock()
-        super().__init__(cache, turns, reads=False, for_ms=READ_MS)
-        self._lock = turns
+        cache = HostCache(serving.get("host_cache_bytes", 0))
+        super().__init__(cache, serving.get("turns"), reads=False, for_ms=READ_MS)
         self.slot_time_s = serving.get("slot_time_s", 0.0)
         self.n_unread = serving.get("n_unread", 0)
         self.calls: deque[Callable[[], None]] = deque()
@@ -426,11 +425,10 @@ class _Worker(Scheduler):
     def _turn(self, engine: Engine) -> bool:
         """Runs queued calls, then one round. Returns False when the engine is to end."""
         with self.changed:
-            has_work = self.changed.wait_for(
-                self._has_work, None if engine.exactness.is_complete else _PAUSE_S
-            )
+            is_complete = engine.exactness.is_complete
+            has_work = self.changed.wait_for(self._has_work, None if is_complete else _PAUSE_S)
         if not has_work:
-            with engine.pause(lambda: self._lock.is_free), self.changed:
+            with engine.pause(lambda: self.turns.is_free), self.changed:
                 self.changed.wait_for(self._has_work)
         with self.changed:
             calls, self.calls, is_over = list(self.calls), deque(), self._is_over

@@ -20,14 +20,13 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from eaglecpp._extension import core
 from eaglecpp.engine.native import NativeSequence
 from eaglecpp.engine.request import ResolvedRequest, Shared
-from eaglecpp.engine.slots import HostCache, Slot, Slots
+from eaglecpp.engine.slots import FairLock, HostCache, Slot, Slots
 from eaglecpp.engine.stream import UNWATCHED_MS, Stream, next_chunks
 from eaglecpp.errors import EngineBrokenError, PreemptedError
 from eaglecpp.results import Chunk
@@ -79,7 +78,7 @@ class Scheduler:
     def __init__(
         self,
         cache: HostCache | None = None,
-        turns: AbstractContextManager[Any] | None = None,
+        turns: FairLock | None = None,
         *,
         reads: bool = True,
         reads_alone: bool = False,
@@ -91,7 +90,7 @@ class Scheduler:
         self.cache = HostCache(0) if cache is None else cache
         self.slots = Slots((), self.cache)
         self.broken: EngineBrokenError | None = None
-        self.turns = turns or contextlib.nullcontext()
+        self.turns = turns or FairLock()
         self._reads, self._reads_alone, self._for_ms = reads, reads_alone, for_ms
 
     def open(self, shared: Shared, sequences: Iterable[NativeSequence]) -> None:
