@@ -115,7 +115,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
             raise GgufError(f"{file.path}: key {arch}.{key}: expected {expected}, found {shown}")
         return found
 
-    integer, flag = partial(value, int, "an integer"), partial(value, bool, "true or false")
+    integer, flag = partial(value, int, "an integer"), partial(value, bool, "true or false", default=False)
 
     def real(key: str, default: float) -> float:
         number = value(int | float, "a number", key, default)
@@ -156,10 +156,10 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         "max_position_embeddings": integer("context_length"),
         "rope_theta": real("rope.freq_base", 10000.0),
         "tie_word_embeddings": False,
-        "fc_norm": flag("fc_norm", False),
-        "norm_output": flag("norm_output", False),
-        "norm_before_fc": flag("norm_before_fc", False),
-        "norm_before_residual": flag("norm_before_residual", False),
+        "fc_norm": flag("fc_norm"),
+        "norm_output": flag("norm_output"),
+        "norm_before_fc": flag("norm_before_fc"),
+        "norm_before_residual": flag("norm_before_residual"),
         "num_aux_hidden_states": len(layers),
         # The layer ids are written in both conventions, so they are not ambiguous.
         "eagle_aux_hidden_state_layer_ids": layers,
@@ -173,7 +173,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         return config
     window = integer("attention.sliding_window", 0)
     slides = several(f"{arch}.attention.sliding_window_pattern", bool) or [window > 0] * n_layers
-    is_causal = flag("attention.causal", "blk.0.attn_gate.weight" in file.tensors)
+    is_causal = flag("attention.causal", default="blk.0.attn_gate.weight" in file.tensors)
     causal = several(f"{arch}.attention.causal_pattern", bool) or [is_causal] * n_layers
     if len(causal) != n_layers or (len(set(causal)) > 1 and causal != slides):
         raise UnsupportedError(
@@ -186,11 +186,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         "architectures": [BLOCK_FILE],
         "block_size": file.integer(f"{arch}.block_size") or 16,  # llama.cpp takes 16 for a missing block size
         "mask_token_id": file.integer("tokenizer.ggml.mask_token_id"),
-        "sample_from_anchor": flag("sample_from_anchor", False)
-        if is_stated
-        else True
-        if has_markov
-        else None,
+        "sample_from_anchor": flag("sample_from_anchor") if is_stated else True if has_markov else None,
         "num_target_layers": file.integer("eaglecpp.target.block_count"),
         "target_layer_ids": [k - 1 for k in layers],
         "is_causal": causal[0] if len(set(causal)) == 1 else None,
@@ -202,7 +198,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         "attention_value_scale": real("attention.value_scale", 1.0),
         "tie_word_embeddings": head is None
         and "token_embd.weight" in file.tensors
-        and not flag("target_head", False),
+        and not flag("target_head"),
         # A file without its first drafting slot may follow other conventions than `eaglecpp train`.
         "eaglecpp": config["eaglecpp"] if is_stated else None,
     }

@@ -297,6 +297,9 @@ class Completion:
         return self._message.tool_calls if self._message is not None else ()
 
 
+READ_MS = 30.0  # rounds within this time share a chunk, because each chunk delays the next round by 1 ms
+
+
 class AnswerStream(Iterator[Chunk]):
     """A running generation. Iterate over it for chunks. Leaving the `with` block ends the generation.
 

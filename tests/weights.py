@@ -22,8 +22,8 @@ BUDGETS = {
     # 2026 found almost nothing more.
     "native": 17_104,  # Goal: 15,800 lines.
     "eaglecpp": 25_103,  # Goal: 22,000 lines.
-    "convert": 4_673,  # Goal: 4,500 lines.
-    "tests": 35_708,  # Goal: 30,000 lines.
+    "convert": 4_669,  # Goal: 4,500 lines.
+    "tests": 35_720,  # Goal: 30,000 lines.
     "benchmarks": 4_765,  # Goal: 4,800 lines, with one runner for all contestants (speed.py).
 }
 PACKAGES = (

@@ -115,7 +115,7 @@ def verdict_of(engine: Engine) -> Verdict:
     """
     if not engine.timings.predicted_n:
         engine.clear()  # `clear` opens a conversation, which the report needs
-    gains, verdict = engine.gains, planned_verdict(plan_report(engine))
+    gains, verdict = engine.shared.gains, planned_verdict(plan_report(engine))
     greedy, sampled, both = gains.gain(greedy=True), gains.gain(greedy=False), gains.gain()
     verdict = replace(verdict, greedy=greedy, sampled=sampled, kernels=gains.kernels)
     return verdict if both is None else replace(verdict, speed=both.speed, tokens=both.tokens)
@@ -155,7 +155,7 @@ def keep(engine: Engine, measured: Sequence[Speeds], kernels: float | None = Non
     if not all(one.is_steady for one in measured):
         return False
     drafted = [answer for one in measured if one.strategy != "off" for answer in one.answers]
-    engine.gains.replace(drafted, kernels)
+    engine.shared.gains.replace(drafted, kernels)
     return True
 
 

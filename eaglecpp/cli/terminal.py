@@ -27,7 +27,7 @@ from typing import Any
 import click
 
 from eaglecpp.human import counted, visible
-from eaglecpp.results import AnswerStream, Chunk
+from eaglecpp.results import READ_MS, AnswerStream, Chunk
 
 # Maximum number of tokens of a short prompt. A short prompt is read so fast that no progress is shown.
 _SHORT_PROMPT = 256
@@ -180,7 +180,7 @@ class Watch:
         """Shows an answer until the answer ends or Ctrl+C is pressed, and then shows the text that was held
         back.
         """
-        answer.chunk_ms = 30.0  # nobody sees whether fast rounds come one by one, and each chunk takes time
+        answer.chunk_ms = READ_MS
         try:
             for chunk in answer:
                 self.clear()

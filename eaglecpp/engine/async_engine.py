@@ -42,7 +42,6 @@ from eaglecpp.engine.request import GenerationRequest, ResolvedRequest
 from eaglecpp.engine.scheduler import CancelledGenerationError, Scheduler, Updates, preempted
 from eaglecpp.engine.session import MessageList
 from eaglecpp.engine.slots import FairLock, HostCache
-from eaglecpp.engine.stream import READ_MS
 from eaglecpp.engine.vocabulary import Prompt
 from eaglecpp.errors import (
     EagleError,
@@ -54,7 +53,7 @@ from eaglecpp.errors import (
 )
 from eaglecpp.human import counted
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
-from eaglecpp.results import Completion, Embedding
+from eaglecpp.results import READ_MS, Completion, Embedding
 from eaglecpp.threads import Threads, cancel_when, check_wanted
 
 T = TypeVar("T")
@@ -116,9 +115,10 @@ class AsyncEngine(contextlib.AbstractAsyncContextManager["AsyncEngine", None]):
 
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError):  # a failed constructor leaves no worker
-            if self._worker.closing == "no":
+            was_closing = self._worker.closing
+            self._worker.stop()  # before the warning, which may be an error (python -W error)
+            if was_closing == "no":
                 warnings.warn(f"unclosed {self!r}; await its close()", ResourceWarning, 2, self)
-            self._worker.stop()
 
     @classmethod
     async def open(
@@ -428,9 +428,10 @@ class _Worker(Scheduler):
             is_complete = engine.exactness.is_complete
             has_work = self.changed.wait_for(self._has_work, None if is_complete else _PAUSE_S)
         if not has_work:
-            with engine.pause(lambda: self.turns.is_free), self.changed:
-                self.changed.wait_for(self._has_work)
+            with contextlib.suppress(EagleError):  # the next use of a broken engine raises the error again
+                engine.measure_exactness(lambda: self.turns.is_free and not self._has_work())
         with self.changed:
+            self.changed.wait_for(self._has_work)
             calls, self.calls, is_over = list(self.calls), deque(), self._is_over
         for call in calls:
             call()

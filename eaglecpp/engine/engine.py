@@ -64,7 +64,6 @@ class Engine(Unique, Talking):
         self._main: Session | None = None
         self._opening = threading.Lock()  # guards `default_session`, because several threads may call it
         self._native, self.shared = load(plan, self._count)
-        self.gains = self.shared.gains
         self.embedder = Embedder(self._native, self.shared.vocabulary)
 
     @classmethod
@@ -178,14 +177,14 @@ class Engine(Unique, Talking):
         return self.exactness
 
     @contextlib.contextmanager
-    def pause(self, go_on: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """Runs `measure_exactness` in a thread while the `with` block runs, for example while a user types.
         The block must not use the engine. Its end waits for the running step.
         """
         is_over = threading.Event()
         with ThreadPoolExecutor(1, "eaglecpp-pause") as pool:
             # If an error breaks the engine, the next use of the engine raises it again.
-            pool.submit(self.measure_exactness, lambda: go_on() and not is_over.is_set())
+            pool.submit(self.measure_exactness, lambda: not is_over.is_set())
             try:
                 yield
             finally:
@@ -380,7 +379,7 @@ class Engine(Unique, Talking):
     def _count(self, timings: Timings, temperature: float) -> None:
         """Adds the counters of a finished generation."""
         self.timings = self.timings + timings
-        self.gains.add(timings, temperature)
+        self.shared.gains.add(timings, temperature)
         if self.shared.cache is not None:
             with contextlib.suppress(EngineBusyError), self._native.exclusive() as native:
                 self.shared.cache.save(native)

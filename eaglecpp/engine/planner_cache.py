@@ -32,7 +32,7 @@ from eaglecpp.options import TEXT, DraftOptions, ModelOptions, describe
 
 _log = logging.getLogger("eaglecpp.planner")
 _Rows = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]  # the native engine walks up to the largest number
-_Exact = tuple[list[tuple[_Rows, bool]], list[Annotated[int, msgspec.Meta(ge=0)]]]
+_Exact = tuple[list[tuple[_Rows, bool]], list[Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]]]
 _SAVE_EVERY = 60.0  # minimum seconds between two writes of the file
 # Seconds after which a measurement expires. Drivers may change although the key stays the same.
 _KEPT_S = 30 * 86400.0

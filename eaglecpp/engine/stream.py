@@ -21,15 +21,11 @@ from eaglecpp.engine.native import NativeSequence, Unique, step_together
 from eaglecpp.engine.request import ResolvedRequest, Shared
 from eaglecpp.engine.vocabulary import Detokenizer
 from eaglecpp.errors import EagleError
-from eaglecpp.results import AnswerStream, Chunk, Completion, FinishReason, Timings, TokenLogprob
+from eaglecpp.results import READ_MS, AnswerStream, Chunk, Completion, FinishReason, Timings, TokenLogprob
 
 # Maximum milliseconds of a native call for a generation without a stream. After the call, Python checks for
 # stop strings and Ctrl+C.
 UNWATCHED_MS = 100.0
-# Maximum milliseconds of a native call for text that is read while it is generated. Python needs 0.5 to 1 ms
-# for each call, which delays the next round. Generations with stop strings have these steps too, because
-# rounds after the stop string are wasted.
-READ_MS = 30.0
 
 
 class Stream(Unique, AnswerStream):
@@ -123,7 +119,7 @@ class Stream(Unique, AnswerStream):
         stops = sampling.stop or self._request.source.stop_when is not None or may_loop
         if self._budget is not None or (stops and self._shared.native.chains_only):
             return 0.0
-        return READ_MS if stops else UNWATCHED_MS
+        return READ_MS if stops else UNWATCHED_MS  # rounds after a stop string are wasted
 
     @property
     def seed(self) -> int:

@@ -134,7 +134,7 @@ async def ps(request: Request) -> Response:
     loaded = []
     for model in list(server.models.values()):
         engine = model.engine
-        gain = engine.engine.gains.gain()
+        gain = engine.engine.shared.gains.gain()
         loaded.append(
             {key: model.entry[key] for key in ("digest", "details")}
             | {

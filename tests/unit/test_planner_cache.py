@@ -122,7 +122,10 @@ def test_acceptance_is_kept_in_a_file_for_each_setting(run: Run, home: Path, mod
     assert len(list(home.iterdir())) == 2
 
 
-@pytest.mark.parametrize("damage", [b"", b"[1]", b"{}", b"\xff\x00", None, (b"[2,", b"[2147483647,")])
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"[1]", b"{}", b"\xff\x00", None, (b"[2,", b"[2147483647,"), (b"]],[", b"]],[%d," % 2**70)],
+)
 def test_a_damaged_file_is_ignored_reported_and_rewritten(
     run: Run, home: Path, damage: bytes | tuple[bytes, bytes] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
