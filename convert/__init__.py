@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from .readings import Choice as Choice
     from .readings import Reading as Reading
     from .readings import checked_readings as checked_readings
-    from .report import facts_text as facts_text
-    from .report import report_text as report_text
     from .rope import rope_divisors as rope_divisors
     from .rope import unpair_rows as unpair_rows
     from .spec import BlockSpec as BlockSpec
@@ -59,7 +57,6 @@ _HOMES = {
     ),
     "quantize": ("TYPES", "TypePlan", "as_stored", "parse_type"),
     "readings": ("Choice", "Reading", "checked_readings"),
-    "report": ("facts_text", "report_text"),
     "rope": ("rope_divisors", "unpair_rows"),
     "spec": ("BlockSpec", "DraftSpec", "RopeSpec"),
 }

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""File helpers: opens only regular files, writes atomically, and formats sizes.
+"""File helpers: opens only regular files, and writes atomically.
 
-The rest of eaglecpp imports these helpers from `eaglecpp.files` and `eaglecpp.human`. They are defined here
-because `convert` must not import eaglecpp.
+The rest of eaglecpp imports these helpers from `eaglecpp.files`. They are defined here because `convert` must
+not import eaglecpp.
 """
 
 from __future__ import annotations
@@ -31,23 +31,6 @@ _KINDS = {
     stat.S_IFDIR: "a folder",
 }
 _MAX_LEVELS = 64
-_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB"))
-
-
-def human_bytes(n_bytes: float | None) -> str:
-    """Formats a size in powers of 1000, rounded as in Ollama: 1.3 GB, 98 MB, 512 B; "?" for an unknown
-    size.
-    """
-    if n_bytes is None:
-        return "?"
-    size, unit = next((one for one in _UNITS if n_bytes >= one[0]), (1, "B"))
-    digits = 1 if unit != "B" and n_bytes < 10 * size else 0
-    return f"{n_bytes / size:.{digits}f} {unit}"
-
-
-def counted(n: int, noun: str) -> str:
-    """Formats a number with its noun, such as "1 token" or "2 tokens"."""
-    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 class NotAFileError(OSError):
@@ -61,15 +44,6 @@ class NotAFileError(OSError):
 
     def __str__(self) -> str:
         return f"{self.filename}: {self.strerror}"
-
-
-def check_regular(path: Path) -> None:
-    """Raises NotAFileError unless the path is a file or folder, and FileNotFoundError if the path does not
-    exist.
-    """
-    mode = path.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise NotAFileError(path, mode)
 
 
 def open_regular(path: Path) -> io.BufferedReader:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import stat
 from pathlib import Path
 
 from eaglecpp.convert import files as of_convert
 
 NotAFileError = of_convert.NotAFileError
-check_regular = of_convert.check_regular
 make_folder = of_convert.make_folder
 open_regular = of_convert.open_regular
 is_deeper = of_convert.is_deeper
@@ -25,6 +25,15 @@ read_limited = of_convert.read_limited
 remove_leftover = of_convert.remove_leftover
 replaced = of_convert.replaced
 sync = of_convert.sync
+
+
+def check_regular(path: Path) -> None:
+    """Raises NotAFileError unless the path is a file or folder, and FileNotFoundError if the path does not
+    exist.
+    """
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise NotAFileError(path, mode)
 
 
 def make_private(path: Path) -> None:

@@ -8,11 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from eaglecpp.convert import files as of_convert
 from eaglecpp.errors import InvalidValueError
-
-human_bytes, counted = of_convert.human_bytes, of_convert.counted
-
 
 _SYMBOLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 _SYMBOLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
@@ -22,8 +18,25 @@ _SYMBOLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFF
 _DURATION_CHARS = 100
 _NUMBER = "[0-9]+[.]?[0-9]*|[.][0-9]+"
 _DURATION = re.compile(f"([+-]?)(?:({_NUMBER})|((?:(?:{_NUMBER})(?:ns|us|µs|ms|s|m|h))+))")
+_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB"))
 _PART = re.compile(f"({_NUMBER})(ns|us|µs|ms|s|m|h)")
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def human_bytes(n_bytes: float | None) -> str:
+    """Formats a size in powers of 1000, rounded as in Ollama: 1.3 GB, 98 MB, 512 B; "?" for an unknown
+    size.
+    """
+    if n_bytes is None:
+        return "?"
+    size, unit = next((one for one in _UNITS if n_bytes >= one[0]), (1, "B"))
+    digits = 1 if unit != "B" and n_bytes < 10 * size else 0
+    return f"{n_bytes / size:.{digits}f} {unit}"
+
+
+def counted(n: int, noun: str) -> str:
+    """Formats a number with its noun, such as "1 token" or "2 tokens"."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def visible(text: str) -> str:
@@ -54,5 +67,5 @@ def n_seconds_of(text: str) -> float:
     if match is None:
         raise InvalidValueError(f"{text[:80]!r}: expected seconds, or a duration such as 5m")
     sign, seconds, parts = match.groups()
-    length = float(seconds) if seconds else sum(float(n) * _UNITS[u] for n, u in _PART.findall(parts))
+    length = float(seconds) if seconds else sum(float(n) * _SECONDS[u] for n, u in _PART.findall(parts))
     return -length if sign == "-" else length

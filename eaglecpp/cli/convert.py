@@ -15,8 +15,9 @@ import click
 
 from eaglecpp.cli.command import command, json_option, option
 from eaglecpp.cli.options import LAYERS, Parsed
-from eaglecpp.cli.terminal import note, write, write_json
-from eaglecpp.convert import TYPES, Progress, checked_readings, report_text
+from eaglecpp.cli.terminal import labelled, note, table, write, write_json
+from eaglecpp.convert import TYPES, ConvertReport, Progress, checked_readings, inspection
+from eaglecpp.human import counted, human_bytes
 from eaglecpp.store.errors import Status
 from eaglecpp.store.progress import Bars
 
@@ -72,5 +73,30 @@ def convert(
         facts = {"out": str(report.out), "architecture": report.spec.architecture}
         write_json(asdict(report) | facts)
     else:
-        write(report_text(report) + "\n")
+        write(_report_text(report))
     note(f"to use it: `eaglecpp run {shlex.quote(target)} --draft {shlex.quote(str(report.out))}`")
+
+
+def _report_text(report: ConvertReport) -> str:
+    """Formats the report of a conversion."""
+    spec = report.spec
+    switches = [name for name in inspection.SWITCHES if getattr(spec, name)]
+    switches += ["latent attention"] if spec.latent else []
+    n_drafts = spec.block.n_drafts if spec.block else spec.parallel.depth if spec.parallel else 0
+    switches += [f"{n_drafts} drafts in one pass"] if n_drafts else []
+    layers = counted(spec.n_layers, "layer")
+    rows = [
+        ("recognised", f"{report.family}, {layers}, width {spec.hidden_size}, as {spec.architecture}"),
+        ("switches", ", ".join(switches) or "none"),
+        ("layers read", f"R_{', R_'.join(map(str, spec.aux_layers))} of {spec.target_block_count} layers, "
+        f"width {spec.target_hidden_size} (ids: {spec.layer_ids_rule})"),
+        *(("reading", reading) for reading in spec.readings),
+        ("vocabulary", f"{spec.draft_vocab_size} of {spec.vocab_size} tokens"),
+        *(("note", note) for note in report.notes),
+    ]  # fmt: skip
+    tensors = [
+        (one.name, one.type, "x".join(map(str, one.shape)), f"{one.rel_rms_error:.2e}", one.note)
+        for one in report.tensors
+    ]
+    listed = table(("tensor", "type", "shape", "rel. RMS error", ""), tensors)
+    return f"{labelled(rows)}\n{listed}\nwrote {report.out} ({human_bytes(report.size)})\n"

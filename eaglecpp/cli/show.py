@@ -5,19 +5,19 @@ inspect`: shows the metadata of a file. Both commands take a model's name or a f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from eaglecpp.cli.command import command, complete_model, json_option, option
 from eaglecpp.cli.open_engine import run_defaults
 from eaglecpp.cli.options import stored_name
-from eaglecpp.cli.terminal import fitted, note, section, write, write_json
+from eaglecpp.cli.terminal import labelled, note, section, write, write_json
 from eaglecpp.files import exists
-from eaglecpp.human import human_bytes
+from eaglecpp.human import counted, human_bytes
 from eaglecpp.learn.records import Learning
 from eaglecpp.opening.find import find_path, find_target, resolved, template_in_use, with_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
@@ -78,13 +78,35 @@ def inspect(model: str, as_json: bool) -> None:
 
 def _show_file(path: Path, as_json: bool) -> None:
     # The import is here, because a stored model can be described without the libraries that read files.
-    from eaglecpp.convert import facts_text, inspect_file
+    from eaglecpp.convert import inspect_file
 
     facts = inspect_file(path)
     if as_json:
         write_json(facts)
     else:
-        write(fitted(facts_text(facts), 16) + "\n")
+        write(labelled(_fact_rows(facts)))
+
+
+def _fact_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Formats the result of `inspect_file` as pairs of a name and a text."""
+    rows: list[tuple[str, str]] = []
+    for key, value in facts.items():
+        if key == "types":
+            sizes = {kind: (counted(one["tensors"], "tensor"), one["bytes"]) for kind, one in value.items()}
+            rows += [("type", f"{kind}: {n}, {human_bytes(n_bytes)}") for kind, (n, n_bytes) in sizes.items()]
+        elif isinstance(value, dict):
+            rows.append((key, ", ".join(f"{k} {_plain(v)}" for k, v in value.items() if v is not None)))
+        elif value is not None:
+            rows.append((key, human_bytes(value) if key == "size" else _plain(value)))
+    return rows
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)
 
 
 def _show(model: StoredModel, part: str | None, as_json: bool) -> None:

@@ -57,7 +57,7 @@ def test_the_life_of_a_model(run: Run, modelfile: Path, root: Path) -> None:
     assert row.split()[-1] == "eagle3"
     assert (code, err) == (0, "")
     assert "    size                1.8 MB\n" in run("show", "tiny")[1], "the drafter must not be counted"
-    assert "size            1.8 MB\n" in run("inspect", "tiny")[1]
+    assert "size              1.8 MB\n" in run("inspect", "tiny")[1]
     assert run("cp", "tiny", "me/other:v1") == (0, "copied 'tiny' to 'me/other:v1'\n", "")
     assert run("list", "me/")[1].count("\n") == 2
     assert run("rm", "tiny", "me/other:v1") == (0, "deleted 'tiny'\ndeleted 'me/other:v1'\n", "")
