@@ -17,7 +17,7 @@ from typing import Any
 
 from .block import Shapes, parse_block
 from .config import flag, id_list, integer, nested, number, positive, shown, wrong
-from .dialects import Dialect, Seen
+from .dialects import IDS, Dialect, Seen
 from .errors import ConfigError, LayerIdError, TargetError, TensorError, UnsupportedError
 from .latent import has_latent, parse_latent
 from .parallel import MASK_FEATURE, parse_parallel
@@ -34,7 +34,7 @@ from .readings import (
 )
 from .rope import parse_rope
 from .spec import DraftSpec, GemmaLayer
-from .target_info import TargetInfo
+from .target_info import STOCK_LAST_BOUNDARY, TargetInfo
 from .tensor import TensorSource
 
 _TABLES = (
@@ -47,7 +47,6 @@ _MAX_RATES = 16
 """Maximum number of depths with a recorded acceptance rate."""
 # Maximum number of padding rows in a vocabulary. The vocabularies of two model families differ by more rows.
 _MAX_PADDING = 128
-_IDS = "eagle_aux_hidden_state_layer_ids"
 _OF_BLOCKS = {"slots", "block_size", "partial_rotary", "head"}
 """Readings that only apply to block drafters."""
 
@@ -176,7 +175,7 @@ def build_spec(
         latent=latent,
         held_out_rates=_held_out_rates(seen),
         readings=(*_read_before(config), *recorded(choices, options.readings, options.reasons)),
-        stock_boundary_ok=target.block_count not in ids.ids or target.stock_has_last_boundary,
+        stock_boundary_ok=target.block_count not in ids.ids or target.architecture in STOCK_LAST_BOUNDARY,
     )
     _check_shared(spec)
     if spec.rope_dim % 2:
@@ -282,11 +281,11 @@ def _stated_ids(seen: Seen, config: Mapping[str, Any]) -> tuple[tuple[int, ...] 
     layers in two places, each with its own convention. Raises LayerIdError if the two places name different
     layers.
     """
-    top, nested = id_list(config, _IDS), id_list(seen.eagle_config, _IDS, "config.json: eagle_config.")
+    top, nested = id_list(config, IDS), id_list(seen.eagle_config, IDS, "config.json: eagle_config.")
     agreed = bool(top and nested and top == tuple(k + 1 for k in nested))
     if top and nested and not agreed:
         raise LayerIdError(
-            f"config.json: {_IDS} is {list(top)} at the top level and {list(nested)} in eagle_config. The "
+            f"config.json: {IDS} is {list(top)} at the top level and {list(nested)} in eagle_config. The "
             "two keys count layers differently; set the layers with --aux-layers"
         )
     return top or nested, "config" if top else "eagle_config", agreed
@@ -306,7 +305,7 @@ def _layer_ids(
     if given is not None:
         return resolve_layer_ids(None, n_blocks, n_aux, given=given, forced=forced)
     if dialect.is_block:  # the dialect of a block drafter defines the convention of its layer ids
-        ids, convention = id_list(config, _IDS), dialect.convention(seen, "config")
+        ids, convention = id_list(config, IDS), dialect.convention(seen, "config")
         forced = forced or convention
         return resolve_layer_ids(ids, n_blocks, n_aux, convention=convention, forced=forced)
     ids, place, agreed = _stated_ids(seen, config)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar
 
 from .errors import CheckpointError, ConfigError
 from .files import read_json
@@ -17,6 +17,7 @@ _MAX_BYTES = 4 << 20
 """Maximum bytes of a config. Known configs have up to 0.5 MB, if they list quantised modules. A parsed config
 may take 25 times the size of its file.
 """
+D = TypeVar("D")
 _MISSING: Any = object()
 WHERE = "config.json: "
 """Prefix of error messages about the drafter's own config. Readers of other JSON objects pass another
@@ -61,11 +62,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-@overload
-def number(config: Mapping[str, Any], key: str, default: float = ..., where: str = ...) -> float: ...
-@overload
-def number(config: Mapping[str, Any], key: str, default: None, where: str = ...) -> float | None: ...
-def number(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: str = WHERE) -> float | None:
+def number(config: Mapping[str, Any], key: str, default: D = _MISSING, where: str = WHERE) -> float | D:
     """Returns a number >= 0 from the config, or the default if the key is absent or null. The number must fit
     in a 32-bit float.
     """
@@ -73,7 +70,7 @@ def number(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: 
     if value is None:
         if default is _MISSING:
             raise ConfigError(f"{where}{key}: expected a number, found no such key; add the key")
-        return default if default is None else float(default)
+        return default
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
             if value == 0 or _SMALLEST < value < _LARGEST:
@@ -91,17 +88,13 @@ def positive(config: Mapping[str, Any], key: str, default: float = _MISSING, whe
     return value
 
 
-@overload
-def integer(config: Mapping[str, Any], key: str, default: int = ..., where: str = ...) -> int: ...
-@overload
-def integer(config: Mapping[str, Any], key: str, default: None, where: str = ...) -> int | None: ...
-def integer(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: str = WHERE) -> int | None:
+def integer(config: Mapping[str, Any], key: str, default: D = _MISSING, where: str = WHERE) -> int | D:
     """Returns a positive integer below 2^31 from the config; the default if the key is absent or null."""
     value = config.get(key)
     if value is None:
         if default is _MISSING:
             raise ConfigError(f"{where}{key}: expected a positive integer, found no such key; add the key")
-        return None if default is None else int(default)
+        return default
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
         raise wrong(key, "a positive integer", value, where)
     return value

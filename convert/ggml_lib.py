@@ -24,21 +24,6 @@ from .errors import QuantTypeError
 _F32 = npt.NDArray[np.float32]
 _U8 = npt.NDArray[np.uint8]
 _LIBRARY = {"win32": "ggml-base.dll", "darwin": "libggml-base.dylib"}.get(sys.platform, "libggml-base.so")
-_ToFloat = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-
-
-class _TypeTraits(ctypes.Structure):
-    """ggml_type_traits of ggml.h, as of llama-cpp-python 0.3.36."""
-
-    _fields_ = (
-        ("type_name", ctypes.c_char_p),
-        ("blck_size", ctypes.c_int64),
-        ("blck_size_interleave", ctypes.c_int64),
-        ("type_size", ctypes.c_size_t),
-        ("is_quantized", ctypes.c_bool),
-        ("to_float", _ToFloat),
-        ("from_float_ref", ctypes.c_void_p),
-    )
 
 
 def quantize_rows(rows: _F32, kind: GGMLQuantizationType) -> _U8:
@@ -61,11 +46,13 @@ def quantize_rows(rows: _F32, kind: GGMLQuantizationType) -> _U8:
 
 def dequantize_rows(data: _U8, kind: GGMLQuantizationType, n: int) -> _F32:
     """Dequantises `[n_rows, row bytes]` to `[n_rows, n]` float32. Raises QuantTypeError for a type that does
-    not store floats.
+    not store quantised floats.
     """
-    to_float = _traits(kind).to_float
-    if not to_float:  # ctypes would call even a null pointer
+    name = f"dequantize_row_{kind.name.lower().replace('_k', '_K')}"
+    to_float = getattr(_library(), name, None)
+    if to_float is None:
         raise QuantTypeError(f"type {kind.name}: ggml cannot convert this type to floats")
+    to_float.restype, to_float.argtypes = None, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
     out = np.empty((data.shape[0], n), dtype=np.float32)
     to_float(data.ctypes.data, out.ctypes.data, out.size)
     return out
@@ -91,18 +78,4 @@ def _library() -> Any:
         # start, number of rows, row length, importance matrix
         ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
     )  # fmt: skip
-    lib.ggml_get_type_traits.restype = ctypes.POINTER(_TypeTraits)
-    lib.ggml_get_type_traits.argtypes = (ctypes.c_int,)
     return lib
-
-
-def _traits(kind: GGMLQuantizationType) -> _TypeTraits:
-    traits: _TypeTraits = _library().ggml_get_type_traits(int(kind)).contents
-    expected = GGML_QUANT_SIZES[kind]
-    # Different sizes mean that `_TypeTraits` does not match this version of ggml.
-    if (traits.blck_size, traits.type_size) != expected:
-        raise QuantTypeError(
-            f"type {kind.name}: expected the block layout {expected}; the installed ggml does not match the "
-            "gguf package"
-        )
-    return traits

@@ -17,21 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
-from gguf.gguf_writer import GGUFValue
 
 from . import ggml_lib
 from .errors import GgufError, QuantTypeError
 from .gguf_head import Field, Head, TensorHead, read_head
-
-
-def field_of(name: str, entry: GGUFValue) -> Field:
-    """Returns a `Field` for an entry of the gguf package. Adds the element type of an array, because the
-    package omits it.
-    """
-    sub = entry.sub_type
-    if entry.type == GGUFValueType.ARRAY and sub is None:
-        sub = GGUFValueType.get_type(entry.value[0])
-    return Field(name, entry.type, sub, entry.value)
+from .tensor import FLOAT_DTYPES, NUMPY_TYPES
 
 
 @dataclass(frozen=True)
@@ -99,8 +89,8 @@ def type_name(number: int) -> str:
 def read_gguf(path: Path) -> GgufFile:
     """Reads and checks the head of a GGUF file. Raises GgufError."""
     head = read_head(path)
-    tensors = _tensor_infos(path, head, _alignment(path, head.fields))
-    return GgufFile(path, head.size, head.fields, tensors)
+    size, _, fields, _ = head
+    return GgufFile(path, size, fields, _tensor_infos(path, head))
 
 
 def _alignment(path: Path, fields: dict[str, Field]) -> int:
@@ -112,11 +102,13 @@ def _alignment(path: Path, fields: dict[str, Field]) -> int:
     return int(field.value)
 
 
-def _tensor_infos(path: Path, head: Head, alignment: int) -> dict[str, TensorInfo]:
-    start = -(-head.end // alignment) * alignment
+def _tensor_infos(path: Path, head: Head) -> dict[str, TensorInfo]:
+    size, end, fields, tensors = head
+    alignment = _alignment(path, fields)
+    start = -(-end // alignment) * alignment
     infos: dict[str, TensorInfo] = {}
-    ends = sorted({start + tensor.offset for tensor in head.tensors.values()} | {head.size})
-    for name, tensor in head.tensors.items():
+    ends = sorted({start + tensor.offset for tensor in tensors.values()} | {size})
+    for name, tensor in tensors.items():
         if not tensor.ne[0]:
             raise GgufError(f"{path}: broken file: tensor {name}: expected rows of 1 value or more, found 0")
         if tensor.offset % alignment:
@@ -129,10 +121,10 @@ def _tensor_infos(path: Path, head: Head, alignment: int) -> dict[str, TensorInf
         if n_bytes is None:  # for an unknown type, a tensor's data end where the next tensor begins
             after = bisect.bisect_right(ends, first)
             n_bytes = (ends[after] if after < len(ends) else first) - first
-        if first + n_bytes > head.size:
+        if first + n_bytes > size:
             raise GgufError(
                 f"{path}: truncated: tensor {name} needs bytes {first} to {first + n_bytes}, but the file "
-                f"has {head.size} bytes"
+                f"has {size} bytes"
             )
         infos[name] = TensorInfo(name, tuple(reversed(tensor.ne)), tensor.type, first, n_bytes)
     return infos
@@ -206,6 +198,6 @@ def _read(
 
 
 def _decoded(raw: npt.NDArray[np.uint8], kind: GGMLQuantizationType, width: int) -> npt.NDArray[np.float32]:
-    if kind is GGMLQuantizationType.F32:  # ggml has no function that converts F32
-        return raw.view("<f4")
+    if kind.name in FLOAT_DTYPES:
+        return raw.view(NUMPY_TYPES[kind.name]).astype(np.float32, copy=False)
     return ggml_lib.dequantize_rows(raw, kind, width)

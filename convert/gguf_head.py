@@ -11,17 +11,17 @@ stay bytes, so that a tokenizer can be copied unchanged. Format: ggml-org/ggml: 
 
 from __future__ import annotations
 
-import array
 import os
 import struct
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from .errors import GgufError
 from .files import open_regular
 
+T = TypeVar("T")
 STRING, ARRAY, _BOOL = 8, 9, 7
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "B", 10: "Q", 11: "q", 12: "d"}
 _PICTURES = {b"\x89PN": "a PNG picture", b"\xff\xd8\xff": "a JPEG picture", b"GIF": "a GIF picture"}
@@ -70,25 +70,18 @@ class TensorHead:
     offset: int
 
 
-@dataclass(frozen=True)
-class Head:
-    """The head of a GGUF file. size: bytes of the file; end: position of the first byte after the head."""
-
-    size: int
-    end: int
-    fields: dict[str, Field]
-    tensors: dict[str, TensorHead]
+Head = tuple[int, int, dict[str, Field], dict[str, TensorHead]]
+"""The head of a GGUF file: bytes of the file, position of the first byte after the head, keys, tensors."""
 
 
 def read_head(path: Path) -> Head:
     """Reads the whole head of a GGUF file. Raises GgufError."""
-    head: Head = _open(path, lambda reader: reader.head())
-    return head
+    return _open(path, _HeadReader.head)
 
 
 def read_keys(path: Path) -> dict[str, Any]:
     """Reads the keys of a GGUF file, without long arrays. Strings are decoded to text. Raises GgufError."""
-    entries = _open(path, lambda reader: reader.keys(_LONG)[0])
+    entries, _ = _open(path, lambda reader: reader.keys(_LONG))
     return {
         name: entry.value.decode("utf-8", "replace") if isinstance(entry.value, bytes) else entry.value
         for name, entry in entries.items()
@@ -96,7 +89,7 @@ def read_keys(path: Path) -> dict[str, Any]:
     }
 
 
-def _open(path: Path, read: Any) -> Any:
+def _open(path: Path, read: Callable[[_HeadReader], T]) -> T:
     try:
         with open_regular(path) as file:
             return read(_HeadReader(path, file, os.fstat(file.fileno()).st_size))
@@ -180,7 +173,7 @@ class _HeadReader:
             if tensor.name in tensors:
                 raise self.error(f"tensor {tensor.name} appears twice")
             tensors[tensor.name] = tensor
-        return Head(self.size, self.pos, entries, tensors)
+        return self.size, self.pos, entries, tensors
 
     def keys(self, longest: int | None) -> tuple[dict[str, Field], int]:
         """Returns the keys with their values, and the number of tensors. longest: arrays with more values are
@@ -238,15 +231,9 @@ class _HeadReader:
         if kind == STRING:
             self.check_count(count, 8, _MAX_VALUES, f"{what}: string count")
             return [self.string(what) for _ in range(count)]
-        numbers = array.array(_SCALARS[kind])
-        # The sizes of C's integer types depend on the platform.
-        if numbers.itemsize != struct.calcsize(f"<{numbers.typecode}"):
-            return [self.scalar(name, kind) for _ in range(count)]
-        numbers.frombytes(self.take(count * numbers.itemsize, what))
-        if sys.byteorder == "big":
-            numbers.byteswap()
-        values = numbers.tolist()
-        return [value != 0 for value in values] if kind == _BOOL else values
+        # The mark "?" decodes each byte that is not 0 as True.
+        code = f"<{count}{'?' if kind == _BOOL else _SCALARS[kind]}"
+        return list(struct.unpack(code, self.take(struct.calcsize(code), what)))
 
     def skip(self, name: str, kind: int, count: int) -> None:
         what = f"key {name}"

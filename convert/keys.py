@@ -3,7 +3,7 @@
 
 `docs/gguf-format.md` documents the keys and tensors, and `native/draft/draft_file.cpp` reads them. A
 conformance test compares the native reader with this table. `mapping.py` and `metadata.py` use the table. To
-add a switch, add a row here and the value in `metadata.py`.
+add a switch, add a row here. Files have the keys in this order.
 
 Five architectures share the names of keys and tensors. `eagle3` is the format of llama.cpp's own converter
 and loader (ggml-org/llama.cpp: conversion/llama.py, src/models/eagle3.cpp). `eagle31` is for drafters that
@@ -15,7 +15,8 @@ correctly (src/models/dflash.cpp), else `dflash_ex`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 EAGLE = "eagle"
 EAGLE3 = "eagle3"
@@ -42,13 +43,16 @@ class KeySpec:
     presence: `required`: readers reject a file without it. `always`: eaglecpp always writes the key, but
     files of llama.cpp's converter may lack it, so readers have a default. `optional`: written only if it
     differs from the default. stock_default: readers have a default for llama.cpp's own `dflash` files, even
-    if required.
+    if required. field: where a `DraftSpec` has the value, "" = `metadata.py` computes it. default: the value
+    that is not written.
     """
 
     name: str
     type: str
     presence: Presence
     archs: tuple[str, ...] = ALL
+    field: str = ""
+    default: Any = None
     stock_default: bool = False
 
 
@@ -84,6 +88,7 @@ _31 = (EAGLE31,)
 _OURS = (EAGLE, EAGLE31)
 _MORE = (EAGLE31, *BLOCKS)
 _EX = (DFLASH_EX,)
+_BIASED = (*_OURS, *_EX)
 
 KEYS: tuple[KeySpec, ...] = (
     KeySpec("general.architecture", "string", "required"),
@@ -92,73 +97,76 @@ KEYS: tuple[KeySpec, ...] = (
     KeySpec("general.size_label", "string", "always"),
     KeySpec("general.file_type", "u32", "always"),
     KeySpec("general.quantization_version", "u32", "always"),
-    KeySpec("{arch}.block_count", "u32", "required"),
-    KeySpec("{arch}.context_length", "u32", "required"),
-    KeySpec("{arch}.embedding_length", "u32", "required"),
-    KeySpec("{arch}.feed_forward_length", "u32", "required"),
-    KeySpec("{arch}.attention.head_count", "u32", "required"),
+    KeySpec("tokenizer.ggml.mask_token_id", "u32", "required", BLOCKS, "block.mask_token"),
+    KeySpec("{arch}.block_count", "u32", "required", ALL, "n_layers"),
+    KeySpec("{arch}.context_length", "u32", "required", ALL, "context_length"),
+    KeySpec("{arch}.embedding_length", "u32", "required", ALL, "hidden_size"),
+    KeySpec("{arch}.feed_forward_length", "u32", "required", ALL, "intermediate_size"),
+    KeySpec("{arch}.attention.head_count", "u32", "required", ALL, "n_heads"),
     KeySpec("{arch}.attention.head_count_kv", "u32", "required"),
     KeySpec("{arch}.attention.key_length", "u32", "always"),
     KeySpec("{arch}.attention.value_length", "u32", "always"),
-    KeySpec("{arch}.attention.kv_lora_rank", "u32", "optional", _31),
-    KeySpec("{arch}.attention.q_lora_rank", "u32", "optional", _31),
-    KeySpec("{arch}.attention.key_length_mla", "u32", "optional", _31),
-    KeySpec("{arch}.attention.value_length_mla", "u32", "optional", _31),
-    KeySpec("{arch}.attention.scale", "f32", "optional", _MORE),
-    KeySpec("{arch}.attention.layer_norm_rms_epsilon", "f32", "required"),
-    KeySpec("{arch}.vocab_size", "u32", "always"),
-    KeySpec("{arch}.target_layers", "i32[]", "required"),
-    KeySpec("{arch}.target_hidden_size", "u32", "required", stock_default=True),
-    KeySpec("{arch}.norm_before_residual", "bool", "always", _3),
-    KeySpec("{arch}.norm_before_fc", "bool", "always", _3),
-    KeySpec("{arch}.fc_norm", "bool", "required", _31),
-    KeySpec("{arch}.norm_output", "bool", "required", _OURS),
-    KeySpec("{arch}.head_norm", "bool", "optional", _31),
-    KeySpec("{arch}.draft_vocab_size", "u32", "required", (*_OURS, *BLOCKS), stock_default=True),
-    KeySpec("{arch}.logit_scale", "f32", "optional", (*_OURS, *BLOCKS)),
-    KeySpec("{arch}.rope.freq_base", "f32", "always"),
-    KeySpec("{arch}.rope.dimension_count", "u32", "always"),
-    KeySpec("{arch}.rope.type", "string", "required", (*_OURS, *_EX)),
-    KeySpec("{arch}.rope.scaling.type", "string", "optional"),
-    KeySpec("{arch}.rope.scaling.factor", "f32", "optional"),
-    KeySpec("{arch}.rope.scaling.original_context_length", "u32", "optional"),
-    KeySpec("{arch}.rope.scaling.attn_factor", "f32", "optional"),
-    KeySpec("{arch}.rope.scaling.yarn_ext_factor", "f32", "optional"),
-    KeySpec("{arch}.rope.scaling.yarn_beta_fast", "f32", "optional"),
-    KeySpec("{arch}.rope.scaling.yarn_beta_slow", "f32", "optional"),
+    KeySpec("{arch}.attention.layer_norm_rms_epsilon", "f32", "required", ALL, "rms_norm_eps"),
+    KeySpec("{arch}.vocab_size", "u32", "always", ALL, "vocab_size"),
+    KeySpec("{arch}.target_layers", "i32[]", "required", ALL, "aux_layers"),
+    KeySpec("{arch}.target_hidden_size", "u32", "required", ALL, "target_hidden_size", stock_default=True),
+    KeySpec("{arch}.norm_before_residual", "bool", "always", _3, "norm_before_residual"),
+    KeySpec("{arch}.norm_before_fc", "bool", "always", _3, "norm_before_fc"),
+    KeySpec("{arch}.rope.freq_base", "f32", "always", ALL, "rope.theta"),
+    KeySpec("{arch}.rope.dimension_count", "u32", "always", ALL, "rope_dim"),
+    KeySpec("{arch}.rope.scaling.type", "string", "optional", ALL, "rope.by_ggml.scaling"),
+    KeySpec("{arch}.rope.scaling.factor", "f32", "optional", ALL, "rope.by_ggml.factor"),
+    KeySpec("{arch}.rope.scaling.original_context_length", "u32", "optional", ALL,
+            "rope.by_ggml.original_context"),
+    KeySpec("{arch}.rope.scaling.attn_factor", "f32", "optional", ALL, "rope.attn_factor", 1.0),
+    KeySpec("{arch}.rope.scaling.yarn_ext_factor", "f32", "optional", ALL, "rope.ext_factor"),
+    KeySpec("{arch}.rope.scaling.yarn_beta_fast", "f32", "optional", ALL, "rope.beta_fast"),
+    KeySpec("{arch}.rope.scaling.yarn_beta_slow", "f32", "optional", ALL, "rope.beta_slow"),
+    KeySpec("{arch}.norm_output", "bool", "required", _OURS, "norm_output"),
+    KeySpec("{arch}.draft_vocab_size", "u32", "required", (*_OURS, *BLOCKS), "draft_vocab_size",
+            stock_default=True),
+    KeySpec("{arch}.rope.type", "string", "required", _BIASED, "rope_type"),
+    KeySpec("{arch}.attention.kv_lora_rank", "u32", "optional", _31, "latent.kv_rank"),
+    KeySpec("{arch}.attention.q_lora_rank", "u32", "optional", _31, "latent.q_rank", 0),
+    KeySpec("{arch}.attention.key_length_mla", "u32", "optional", _31, "latent.key_dim"),
+    KeySpec("{arch}.attention.value_length_mla", "u32", "optional", _31, "latent.value_dim"),
+    KeySpec("{arch}.attention.scale", "f32", "optional", _MORE, "latent.scale"),
+    KeySpec("{arch}.fc_norm", "bool", "required", _31, "fc_norm"),
     KeySpec("{arch}.attention.value_norm", "bool", "optional", _MORE),
-    KeySpec("{arch}.attention.value_scale", "f32", "optional", BLOCKS),
     KeySpec("{arch}.hidden_activation", "string", "optional", _MORE),
-    KeySpec("{arch}.embedding_scale", "f32", "optional", _MORE),
-    KeySpec("{arch}.final_logit_softcapping", "f32", "optional", _MORE),
-    KeySpec("{arch}.mask_token_id", "u32", "optional", _31),
-    KeySpec("{arch}.parallel_depth", "u32", "optional", _31),
-    KeySpec("{arch}.attention.sliding_window", "u32", "optional", (*_OURS, *BLOCKS)),
-    KeySpec("{arch}.attention.sliding_window_pattern", "bool[]", "optional", (*_OURS, *BLOCKS)),
-    KeySpec("{arch}.block_size", "u32", "required", BLOCKS, stock_default=True),
-    KeySpec("{arch}.sample_from_anchor", "bool", "always", BLOCKS),
+    KeySpec("{arch}.block_size", "u32", "required", BLOCKS, "block.size", stock_default=True),
+    KeySpec("{arch}.sample_from_anchor", "bool", "always", BLOCKS, "block.anchor_first"),
     KeySpec("{arch}.attention.causal", "bool", "optional", BLOCKS),
     KeySpec("{arch}.attention.causal_pattern", "bool[]", "optional", _EX),
-    KeySpec("{arch}.target_head", "bool", "optional", _EX),
-    KeySpec("{arch}.conv_kernel_size", "u32", "optional", BLOCKS),
-    KeySpec("{arch}.conv_group_size", "u32", "optional", BLOCKS),
-    KeySpec("{arch}.selector_rank", "u32", "optional", BLOCKS),
-    KeySpec("{arch}.selector_top_k", "u32", "optional", BLOCKS),
-    KeySpec("tokenizer.ggml.mask_token_id", "u32", "required", BLOCKS),
+    KeySpec("{arch}.conv_kernel_size", "u32", "optional", BLOCKS, "block.conv.0"),
+    KeySpec("{arch}.conv_group_size", "u32", "optional", BLOCKS, "block.conv.1"),
+    KeySpec("{arch}.selector_rank", "u32", "optional", BLOCKS, "block.selector.0"),
+    KeySpec("{arch}.selector_top_k", "u32", "optional", BLOCKS, "block.selector.1"),
+    KeySpec("{arch}.embedding_scale", "f32", "optional", _MORE, "block.embedding_scale", 1.0),
+    KeySpec("{arch}.final_logit_softcapping", "f32", "optional", _MORE, "block.softcap", 0.0),
+    KeySpec("{arch}.attention.value_scale", "f32", "optional", BLOCKS, "block.value_scale", 1.0),
+    KeySpec("{arch}.target_head", "bool", "optional", _EX, "block.target_head", False),
+    KeySpec("{arch}.mask_token_id", "u32", "optional", _31, "parallel.mask_token"),
+    KeySpec("{arch}.parallel_depth", "u32", "optional", _31, "parallel.depth"),
+    KeySpec("{arch}.head_norm", "bool", "optional", _31, "head_norm", True),
+    KeySpec("{arch}.logit_scale", "f32", "optional", (*_OURS, *BLOCKS), "logit_scale", 1.0),
+    KeySpec("{arch}.attention.sliding_window", "u32", "optional", (*_OURS, *BLOCKS), "sliding_window"),
+    KeySpec("{arch}.attention.sliding_window_pattern", "bool[]", "optional", (*_OURS, *BLOCKS)),
     KeySpec("tokenizer.ggml.model", "string", "required"),
     KeySpec("tokenizer.ggml.tokens", "string[]", "required"),
     KeySpec("eaglecpp.converter_version", "string", "always"),
     KeySpec("eaglecpp.source", "string", "always"),
     KeySpec("eaglecpp.source.sha256", "string", "always"),
-    KeySpec("eaglecpp.family", "string", "always"),
-    KeySpec("eaglecpp.layer_ids", "string", "always"),
-    KeySpec("eaglecpp.readings", "string[]", "optional"),
-    KeySpec("eaglecpp.target.block_count", "u32", "always"),
-    KeySpec("eaglecpp.held_out_rates", "f32[]", "optional"),
+    KeySpec("eaglecpp.family", "string", "always", ALL, "family"),
+    KeySpec("eaglecpp.layer_ids", "string", "always", ALL, "layer_ids_rule"),
+    KeySpec("eaglecpp.readings", "string[]", "optional", ALL, "readings", ()),
+    KeySpec("eaglecpp.target.block_count", "u32", "always", ALL, "target_block_count"),
+    KeySpec("eaglecpp.held_out_rates", "f32[]", "optional", ALL, "held_out_rates", ()),
 )  # fmt: skip
 
 
 _t, _L = TensorSpec, "layers.{i}."
+_full, _latent = partial(_t, attention="full"), partial(_t, archs=_31, attention="latent")
 TENSORS: tuple[TensorSpec, ...] = (
     _t("fc.weight", "fc.weight", ("H", "F"), "fc", "always"),
     _t("fc.bias", "fc.bias", ("H",), "bias", "optional", _OURS),
@@ -186,37 +194,30 @@ TENSORS: tuple[TensorSpec, ...] = (
     _t("blk.{i}.attn_norm_2.weight", _L + "hidden_norm.weight", ("H",), "norm", "always", _3,
        first_layer_only=True),
     _t("blk.{i}.attn_q.weight", _L + "self_attn.q_proj.weight", ("Q", "U"), "matrix", "no_q_rank"),
-    _t("blk.{i}.attn_k.weight", _L + "self_attn.k_proj.weight", ("KV", "U"), "matrix", "always",
-       attention="full"),
-    _t("blk.{i}.attn_v.weight", _L + "self_attn.v_proj.weight", ("KV", "U"), "matrix", "own_values",
-       attention="full"),
+    _full("blk.{i}.attn_k.weight", _L + "self_attn.k_proj.weight", ("KV", "U"), "matrix", "always"),
+    _full("blk.{i}.attn_v.weight", _L + "self_attn.v_proj.weight", ("KV", "U"), "matrix", "own_values"),
     *(
-        _t(f"blk.{{i}}.attn_{x}.bias", f"{_L}self_attn.{x}_proj.bias", (n,), "bias", "optional",
-           (*_OURS, *_EX), attention="full")
+        _full(f"blk.{{i}}.attn_{x}.bias", f"{_L}self_attn.{x}_proj.bias", (n,), "bias", "optional", _BIASED)
         for x, n in (("q", "Q"), ("k", "KV"), ("v", "KV"))
     ),
     *(
-        _t(f"blk.{{i}}.attn_{x}_norm.weight", f"{_L}self_attn.{x}_norm.weight", ("hd",), "norm", "qk_norm",
-           _MORE, attention="full")
+        _full(f"blk.{{i}}.attn_{x}_norm.weight", f"{_L}self_attn.{x}_norm.weight", ("hd",), "norm", "qk_norm",
+              _MORE)
         for x in "qk"
     ),
-    _t("blk.{i}.attn_q_a.weight", _L + "self_attn.q_a_proj.weight", ("ql", "U"), "matrix", "q_rank", _31,
-       attention="latent"),
-    _t("blk.{i}.attn_q_a_norm.weight", _L + "self_attn.q_a_layernorm.weight", ("ql",), "norm", "q_rank",
-       _31, attention="latent"),
-    _t("blk.{i}.attn_q_b.weight", _L + "self_attn.q_b_proj.weight", ("Q", "ql"), "matrix", "q_rank", _31,
-       attention="latent"),
-    _t("blk.{i}.attn_kv_a_mqa.weight", _L + "self_attn.kv_a_proj_with_mqa.weight", ("kl+dr", "U"), "matrix",
-       "always", _31, attention="latent"),
-    _t("blk.{i}.attn_kv_a_norm.weight", _L + "self_attn.kv_a_layernorm.weight", ("kl",), "norm", "always",
-       _31, attention="latent"),
-    _t("blk.{i}.attn_k_b.weight", _L + "self_attn.kv_b_proj.weight", ("nh", "kl", "dn"), "matrix", "always",
-       _31, attention="latent", part="keys"),
-    _t("blk.{i}.attn_v_b.weight", _L + "self_attn.kv_b_proj.weight", ("nh", "dv", "kl"), "matrix", "always",
-       _31, attention="latent", part="values"),
+    _latent("blk.{i}.attn_q_a.weight", _L + "self_attn.q_a_proj.weight", ("ql", "U"), "matrix", "q_rank"),
+    _latent("blk.{i}.attn_q_a_norm.weight", _L + "self_attn.q_a_layernorm.weight", ("ql",), "norm", "q_rank"),
+    _latent("blk.{i}.attn_q_b.weight", _L + "self_attn.q_b_proj.weight", ("Q", "ql"), "matrix", "q_rank"),
+    _latent("blk.{i}.attn_kv_a_mqa.weight", _L + "self_attn.kv_a_proj_with_mqa.weight", ("kl+dr", "U"),
+            "matrix", "always"),
+    _latent("blk.{i}.attn_kv_a_norm.weight", _L + "self_attn.kv_a_layernorm.weight", ("kl",), "norm",
+            "always"),
+    _latent("blk.{i}.attn_k_b.weight", _L + "self_attn.kv_b_proj.weight", ("nh", "kl", "dn"), "matrix",
+            "always", part="keys"),
+    _latent("blk.{i}.attn_v_b.weight", _L + "self_attn.kv_b_proj.weight", ("nh", "dv", "kl"), "matrix",
+            "always", part="values"),
     _t("blk.{i}.attn_output.weight", _L + "self_attn.o_proj.weight", ("H", "O"), "matrix", "always"),
-    _t("blk.{i}.attn_output.bias", _L + "self_attn.o_proj.bias", ("H",), "bias", "optional",
-       (*_OURS, *_EX), attention="full"),
+    _full("blk.{i}.attn_output.bias", _L + "self_attn.o_proj.bias", ("H",), "bias", "optional", _BIASED),
     _t("blk.{i}.attn_sinks.weight", _L + "self_attn.sinks", ("nh",), "norm", "optional", BLOCKS),
     _t("blk.{i}.attn_gate.weight", _L + "self_attn.g_proj.weight", ("nh", "H"), "matrix", "gated", BLOCKS),
     _t("blk.{i}.post_attention_norm.weight", _L + "post_attention_norm.weight", ("H",), "norm", "gemma",

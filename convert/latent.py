@@ -41,7 +41,7 @@ def parse_latent(config: Mapping[str, Any]) -> tuple[LatentSpec, str]:
     if rope % 2:
         raise wrong("qk_rope_head_dim", "an even number (RoPE rotates pairs)", rope)
     latent = LatentSpec(
-        q_rank=integer(config, "q_lora_rank", None) or 0,
+        q_rank=integer(config, "q_lora_rank", 0),
         kv_rank=integer(config, "kv_lora_rank"),
         nope_dim=nope,
         rope_dim=rope,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ import gguf
 from gguf import GGUFValueType
 
 from .checkpoint import Checkpoint
-from .gguf_file import field_of
 from .gguf_head import Field
 from .keys import KEYS
 from .spec import DraftSpec
@@ -49,113 +49,65 @@ def build_metadata(
         "general.size_label": gguf.size_label(n_params, n_params, 0, 0),
         "general.file_type": file_type,
         "general.quantization_version": gguf.GGML_QUANT_VERSION,
-        "tokenizer.ggml.mask_token_id": spec.block.mask_token if spec.block else None,
-        **{f"{{arch}}.{name}": value for name, value in _drafter(spec).items()},
         "eaglecpp.converter_version": CONVERTER_VERSION,
         "eaglecpp.source": checkpoint.name,
         "eaglecpp.source.sha256": sha256,
-        "eaglecpp.family": spec.family,
-        "eaglecpp.layer_ids": spec.layer_ids_rule,
-        "eaglecpp.readings": list(spec.readings) or None,
-        "eaglecpp.target.block_count": spec.target_block_count,
-        "eaglecpp.held_out_rates": list(spec.held_out_rates) or None,
+        **{key.name: reduce(_part, key.field.split("."), spec) for key in KEYS if key.field},
+        **{f"{{arch}}.{name}": value for name, value in _computed(spec).items()},
     }
     fields = {field.name: field for field in _typed(values, spec.architecture)}
     return {**fields, **general, **{f.name: f for f in target.tokenizer if f.name not in fields}}
 
 
-def _drafter(spec: DraftSpec) -> dict[str, Any]:
-    """Returns the drafter's sizes, rope and switches as entries; an unset switch is None. The key and value
-    sizes of latent attention are written as for llama.cpp's architecture deepseek2, whose cache also stores
-    the latent.
+def _part(value: Any, name: str) -> Any:
+    """Returns an attribute, or an entry of a tuple; None without a value."""
+    if value is None:
+        return None
+    return value[int(name)] if name.isdigit() else getattr(value, name)
+
+
+def _computed(spec: DraftSpec) -> dict[str, Any]:
+    """Returns the entries that are not a field of the `DraftSpec`. The key and value sizes of latent
+    attention are written as for llama.cpp's architecture deepseek2, whose cache also stores the latent.
     """
-    latent, rope, gemma, parallel = spec.latent, spec.rope, spec.gemma, spec.parallel
-    block, none = spec.block, (None, None)
-    is_yarn, slides = rope.scaling == "yarn", any(spec.sliding_layers)
-    is_scaled = rope.scaling in ("linear", "yarn")
-    values = {
-        "block_count": spec.n_layers,
-        "context_length": spec.context_length,
-        "embedding_length": spec.hidden_size,
-        "feed_forward_length": spec.intermediate_size,
-        "attention.head_count": spec.n_heads,
+    latent, block, gemma = spec.latent, spec.block, spec.gemma
+    values: dict[str, Any] = {
         "attention.head_count_kv": spec.n_kv_heads if latent is None else 1,
         "attention.key_length": spec.head_dim if latent is None else latent.cached_dim,
         "attention.value_length": spec.head_dim if latent is None else latent.kv_rank,
-        "attention.layer_norm_rms_epsilon": spec.rms_norm_eps,
-        "vocab_size": spec.vocab_size,
-        "target_layers": list(spec.aux_layers),
-        "target_hidden_size": spec.target_hidden_size,
-        "norm_before_residual": spec.norm_before_residual,
-        "norm_before_fc": spec.norm_before_fc,
-        "rope.freq_base": rope.theta,
-        "rope.dimension_count": spec.rope_dim,
-        "rope.scaling.type": rope.scaling if is_scaled else None,
-        "rope.scaling.factor": rope.factor if is_scaled else None,
-        "rope.scaling.original_context_length": rope.original_context if is_yarn else None,
-        "rope.scaling.attn_factor": rope.attn_factor if is_yarn and rope.attn_factor != 1.0 else None,
-        "rope.scaling.yarn_ext_factor": rope.ext_factor if is_yarn else None,
-        "rope.scaling.yarn_beta_fast": rope.beta_fast if is_yarn else None,
-        "rope.scaling.yarn_beta_slow": rope.beta_slow if is_yarn else None,
-        "norm_output": spec.norm_output,
-        "draft_vocab_size": spec.draft_vocab_size,
-        "rope.type": spec.rope_type,
     }
-    if latent is not None:
-        values |= {
-            "attention.kv_lora_rank": latent.kv_rank,
-            "attention.q_lora_rank": latent.q_rank or None,
-            "attention.key_length_mla": latent.key_dim,
-            "attention.value_length_mla": latent.value_dim,
-            "attention.scale": latent.scale,
-        }
-    values["fc_norm"] = spec.fc_norm
+    if any(spec.sliding_layers):
+        values["attention.sliding_window_pattern"] = spec.sliding_layers
     if gemma is not None:
         values |= {
             "attention.scale": 1.0,
             "attention.value_norm": True,
             "hidden_activation": "gelu",
             "embedding_scale": spec.hidden_size**0.5,
-            "final_logit_softcapping": gemma.softcap or None,
+            "final_logit_softcapping": gemma.softcap,
         }
     if block is not None:
         same = len(set(block.causal)) == 1
-        (taps, group), (rank, top_k) = block.conv or none, block.selector or none
-        values |= {
-            "block_size": block.size,
-            "sample_from_anchor": block.anchor_first,
-            "attention.causal": block.causal[0] if same else None,
-            "attention.causal_pattern": None if same else list(block.causal),
-            "conv_kernel_size": taps,
-            "conv_group_size": group,
-            "selector_rank": rank,
-            "selector_top_k": top_k,
-            "embedding_scale": None if block.embedding_scale == 1.0 else block.embedding_scale,
-            "final_logit_softcapping": block.softcap or None,
-            "attention.value_scale": None if block.value_scale == 1.0 else block.value_scale,
-            "target_head": block.target_head or None,
-        }
-    return values | {
-        "mask_token_id": parallel.mask_token if parallel else None,
-        "parallel_depth": parallel.depth if parallel else None,
-        "head_norm": None if spec.head_norm else False,
-        "logit_scale": None if spec.logit_scale == 1.0 else spec.logit_scale,
-        "attention.sliding_window": spec.sliding_window if slides else None,
-        "attention.sliding_window_pattern": list(spec.sliding_layers) if slides else None,
-    }
+        values |= (
+            {"attention.causal": block.causal[0]} if same else {"attention.causal_pattern": block.causal}
+        )
+    return values
 
 
 def _typed(values: Mapping[str, Any], arch: str) -> list[Field]:
-    """Converts values to typed GGUF entries, and leaves out keys that this architecture does not have."""
-    specs = {key.name: key for key in KEYS}
+    """Converts values to typed GGUF entries, in the order of `KEYS`. Leaves out defaults, and keys that this
+    architecture does not have.
+    """
+    assert values.keys() <= {key.name for key in KEYS}
     fields = []
-    for name, value in values.items():
-        spec = specs[name]
-        if value is not None and arch in spec.archs:
-            kind, sub = GGUF_TYPES[spec.type]
+    for key in KEYS:
+        value = values.get(key.name)
+        if value not in (None, key.default) and arch in key.archs:
+            kind, sub = GGUF_TYPES[key.type]
+            value = list(value) if isinstance(value, tuple) else value
             if GGUFValueType.STRING in (kind, sub):
                 value = [text.encode() for text in value] if isinstance(value, list) else value.encode()
-            fields.append(Field(name.replace("{arch}", arch), kind, sub, value))
+            fields.append(Field(key.name.replace("{arch}", arch), kind, sub, value))
     return fields
 
 
@@ -184,8 +136,9 @@ def _general(checkpoint: Checkpoint, target: TargetInfo, n_params: int) -> dict[
         meta.set_gguf_meta_model(writer)
     except Exception:  # the model card is optional, and any exception may come from an untrusted file
         return {}
+    array, text = GGUFValueType.ARRAY, GGUFValueType.STRING  # all arrays of a model card have texts
     return {
-        name: field_of(name, entry)
+        name: Field(name, entry.type, text if entry.type == array else None, entry.value)
         for name, entry in writer.kv_data[0].items()
         if name != "general.architecture"
     }

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from gguf import GGML_QUANT_SIZES, LlamaFileType
@@ -26,6 +25,7 @@ from gguf import GGMLQuantizationType as Q
 from . import ggml_lib
 from .errors import QuantTypeError, TensorError
 from .keys import TensorRole
+from .tensor import FLOAT_DTYPES, NUMPY_TYPES
 
 
 @dataclass(frozen=True)
@@ -152,14 +152,9 @@ def as_stored(values: npt.NDArray[np.float32], plan: TypePlan, role: TensorRole)
 
 def _encode_part(rows: npt.NDArray[np.float32], kind: Q) -> tuple[bytes, npt.NDArray[np.float32]]:
     rows = np.ascontiguousarray(rows)
-    if kind is Q.F32:
-        return rows.tobytes(), rows
-    if kind is Q.F16:
-        with np.errstate(over="ignore"):
-            half = rows.astype("<f2")
-        return half.tobytes(), half.astype(np.float32)
-    if kind is Q.BF16:
-        short = rows.astype(ml_dtypes.bfloat16)
-        return short.tobytes(), short.astype(np.float32)
+    if kind.name in FLOAT_DTYPES:
+        with np.errstate(over="ignore"):  # `encode` reports values that do not fit
+            stored = rows.astype(NUMPY_TYPES[kind.name])
+        return stored.tobytes(), stored.astype(np.float32)
     data = ggml_lib.quantize_rows(rows, kind)
     return data.tobytes(), ggml_lib.dequantize_rows(data, kind, rows.shape[1])

@@ -36,6 +36,11 @@ class RopeSpec:
     high_freq_factor: float = 4.0
     part: float = 1.0
 
+    @property
+    def by_ggml(self) -> RopeSpec | None:
+        """This rope if ggml scales it by the file's keys, else None."""
+        return self if self.scaling in ("linear", "yarn") else None
+
 
 @dataclass(frozen=True)
 class GemmaLayer:

@@ -18,7 +18,7 @@ from .vocab_map import HeadRows
 
 # For targets of these architectures, llama.cpp returns R_n as feature n (n = number of blocks). For other
 # targets, llama.cpp returns the state after the final norm, or no state.
-_STOCK_LAST_BOUNDARY = frozenset({"gpt-oss", "gpt_oss"})
+STOCK_LAST_BOUNDARY = frozenset({"gpt-oss", "gpt_oss"})
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,6 @@ class TargetInfo:
     head: HeadRows | None = None
     has_head: bool = False
     """True if the file has a head in addition to its embeddings."""
-
-    @property
-    def stock_has_last_boundary(self) -> bool:
-        """True if llama.cpp's feature with id n is R_n on this target."""
-        return self.architecture in _STOCK_LAST_BOUNDARY
 
     @property
     def eos_token_id(self) -> int | None:

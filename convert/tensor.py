@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from .errors import CheckpointError
 
-_NUMPY: dict[str, np.dtype[Any]] = {
+NUMPY_TYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(kind)
     for name, kind in {
         "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16, "I64": "<i8", "I32": "<i4",
@@ -29,7 +29,7 @@ _NUMPY: dict[str, np.dtype[Any]] = {
     }.items()
 }  # fmt: skip
 """numpy types by safetensors' name of the type. Tensors of .bin files have the same names of types."""
-DTYPE_BYTES: dict[str, int] = {name: dtype.itemsize for name, dtype in _NUMPY.items()}
+DTYPE_BYTES: dict[str, int] = {name: dtype.itemsize for name, dtype in NUMPY_TYPES.items()}
 FLOAT_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
 
 
@@ -68,7 +68,7 @@ class TensorSource:
         try:
             with self.path.open("rb") as file:
                 file.seek(self.offset + start * row * DTYPE_BYTES[self.dtype])
-                raw = np.fromfile(file, dtype=_NUMPY[self.dtype], count=count)
+                raw = np.fromfile(file, dtype=NUMPY_TYPES[self.dtype], count=count)
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot read tensor {self.name}: {error}") from error
         if raw.size != count:

@@ -221,16 +221,8 @@ def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) 
     return TensorSource(storage.name, shape, storage.dtype, storage.path, first)
 
 
-def _ordered_dict() -> _Entries:
-    return _Entries()
-
-
-def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
-    return tensor
-
-
 _FUNCTIONS: dict[str, Any] = {
-    "collections.OrderedDict": _ordered_dict,
+    "collections.OrderedDict": lambda: _Entries(),  # with arguments, `dict` would not check the keys
     "torch._utils._rebuild_tensor_v2": _rebuild_tensor,
-    "torch._utils._rebuild_parameter": _rebuild_parameter,
+    "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
 }

@@ -180,8 +180,6 @@ def check_head(head: TensorSource, ids: npt.NDArray[np.int64], target: HeadRows)
 
 
 def _mean_cosine(left: list[F32], right: list[F32]) -> float:
-    def cosine(a: F32, b: F32) -> float:
-        norm = float(np.linalg.norm(a) * np.linalg.norm(b))
-        return float(np.dot(a, b)) / norm if norm else 0.0
-
-    return float(np.mean([cosine(a, b) for a, b in zip(left, right, strict=True)]))
+    a, b = np.stack(left), np.stack(right)
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return float(np.mean((a * b).sum(axis=1) / np.where(norms > 0, norms, 1)))

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from ..errors import UnsupportedError
 from . import block, eagle
-from .base import Dialect, Seen, canonical_name
+from .base import IDS, Dialect, Seen, canonical_name
 from .refused import refuse
 
-__all__ = ["DIALECTS", "Dialect", "Seen", "canonical_name", "recognise"]
+__all__ = ["DIALECTS", "IDS", "Dialect", "Seen", "canonical_name", "recognise"]
 
 DIALECTS: tuple[Dialect, ...] = (
     block.SpeculatorsBlock(), block.DeepSpecBlock(), block.DeepSpecGemmaBlock(), block.SpecForgeBlock(),

@@ -19,6 +19,8 @@ from ..latent import has_latent
 from ..readings import Choice, Convention
 from ..tensor import TensorSource
 
+IDS = "eagle_aux_hidden_state_layer_ids"
+"""Config key of layer ids, at the top level and in `eagle_config`."""
 _AUX_NORMS = {"aux_norm_low": 0, "aux_norm_mid": 1, "aux_norm_high": 2}  # older names of tensors in SGLang
 _NEVER_USED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|verifier_norm\..*|verifier_lm_head\..*)$")
 

@@ -22,12 +22,11 @@ from ..parallel import proposed_tokens
 from ..readings import Choice, Convention, ignored_part
 from ..rope import halves
 from ..tensor import TensorSource, rows_of, stacked
-from .base import Dialect, Seen, canonical_name
+from .base import IDS, Dialect, Seen, canonical_name
 from .block_keys import GEMMA, READ, SPECULATORS, refuse_unknown
 from .eagle import gemma_config, gemma_name, nested_config
 
 MOST_LAYERS = 256
-IDS = "eagle_aux_hidden_state_layer_ids"
 _LAGUNA = ("gating", "num_attention_heads_per_layer", "swa_attention_sink_enabled", "swa_rope_parameters")
 """Config keys that only Laguna has. Laguna's dialect reads the last key. The tensors already show the values
 of the other keys.

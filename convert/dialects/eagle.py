@@ -12,7 +12,7 @@ from ..parallel import MASK_FEATURE
 from ..readings import Choice, Convention, ignored_theta
 from ..rope import rope_kind
 from ..tensor import TensorSource
-from .base import Dialect, Seen, canonical_name
+from .base import IDS, Dialect, Seen, canonical_name
 
 _OUTSIDE = ("lm_head.weight", "d2t", "t2d", MASK_FEATURE)
 
@@ -45,9 +45,6 @@ class Automodel(Dialect):
         return config
 
 
-_IDS = "eagle_aux_hidden_state_layer_ids"
-
-
 class DeepSpec(Dialect):
     """deepseek-ai/DeepSpec, class `Qwen3Eagle3Model`. It has a Qwen3 layer (with q/k norms) and drafts from
     the target's whole vocabulary.
@@ -78,7 +75,7 @@ class DeepSpec(Dialect):
                 "config.json: target_layer_ids: expected the layers that the drafter reads, found no such "
                 "key; DeepSpec always writes this key"
             )
-        config[_IDS] = ids
+        config[IDS] = ids
         return config
 
 
@@ -122,7 +119,7 @@ def gemma_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Translates a Gemma 4 text config to the keys of other drafters. Raises ConfigError,
     UnsupportedError.
     """
-    if flag(config, "enable_moe_block") or number(config, "hidden_size_per_layer_input", 0.0):
+    if flag(config, "enable_moe_block") or number(config, "hidden_size_per_layer_input", 0.0) > 0:
         raise UnsupportedError(
             "config.json: enable_moe_block, hidden_size_per_layer_input: Gemma 4 layers with experts "
             "or per-layer embeddings are not supported"
