@@ -18,7 +18,7 @@ eagle/traineagle3/cnets.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -47,32 +47,9 @@ def inv_freq(spec: DraftSpec) -> Tensor:
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotates heads [n_rows, n_heads, rope_dim] by angles given as fp32 [n_rows, rope_dim / 2]."""
-    out: Tensor = _Rotate.apply(x, cos.unsqueeze(-2), sin.unsqueeze(-2))  # type: ignore[no-untyped-call]
-    return out
-
-
-class _Rotate(torch.autograd.Function):
-    """Rotation of heads by RoPE. The gradient is the inverse rotation, which takes half as many passes as
-    autograd's gradient. A factor on cos and sin applies in both directions.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        return _turned(x, cos, sin)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        cos, sin = ctx.saved_tensors
-        return _turned(grad, cos, -sin), None, None
-
-
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
     a, b = x.chunk(2, dim=-1)
-    out = torch.empty_like(x)
-    out[..., : a.shape[-1]] = a * cos - b * sin
-    out[..., a.shape[-1] :] = b * cos + a * sin
-    return out
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
 
 
 CONVOLUTIONS = ("attention_conv", "mlp_conv")
