@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from eaglecpp.llama.shapes import ChatCompleted, ChatPart, Completes
 
 Messages = Sequence[Mapping[str, object]]
+Texts = str | list[str]
 Vectors = list[float] | list[list[float]]
 """The vector of a text; without pooling, one vector for each of its tokens."""
 _DEFAULT_SEED = 0xFFFFFFFF
-_NO_TFS = "llama.cpp no longer has tail-free sampling (llama_cpp ignores it)"
 _POOLINGS = ("none", "mean", "cls", "last", "rank")
 
 
@@ -196,24 +196,17 @@ class Llama(Mirror):
         if asked.logits_processor:
             self._twin_is_ahead = True
             return self._plain.create_completion(**given)
-        self._twin_is_ahead = False
-        if asked.tfs_z != 1.0:
-            refuse("tfs_z", _NO_TFS)
         if asked.echo and asked.logprobs:
             refuse("echo together with logprobs", "log-probabilities of the prompt are not computed")
         stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop or ()
-        sampling = _same_names(SamplingOptions, given) | {
-            "max_tokens": max(asked.max_tokens or -1, -1),
-            "seed": self._next_seed(asked.seed),
-            "rng": self._rng,
-            "stop": tuple(filter(None, stop)),
-            "top_k": max(asked.top_k, 0),
-            "repeat_last_n": self.last_n_tokens_size,
-            "mirostat": asked.mirostat_mode,
-            "logit_bias": tuple((int(token), bias) for token, bias in (asked.logit_bias or {}).items()),
-            "n_probs": asked.logprobs or 0,
-            "grammar": "",  # an empty text, because the generation converts the grammar later
-        }
+        sampling = self._sampling(
+            given,
+            max_tokens=max(asked.max_tokens or -1, -1),
+            seed=self._next_seed(asked.seed),
+            stop=tuple(filter(None, stop)),
+            logit_bias=tuple((int(token), bias) for token, bias in (asked.logit_bias or {}).items()),
+            n_probs=asked.logprobs or 0,
+        )
         text = asked.prompt if isinstance(asked.prompt, str) else self.engine.detokenize(asked.prompt)
         if asked.suffix is None:
             tokens = self.engine.prompt_tokens(asked.prompt)
@@ -225,7 +218,7 @@ class Llama(Mirror):
             )
         running = self.engine.stream(
             tokens,
-            sampling=SamplingOptions(**sampling),
+            sampling=sampling,
             grammar=asked.grammar,
             stop_when=_criterion(asked.stopping_criteria, tokens),
             utf8_errors="ignore",
@@ -271,7 +264,6 @@ class Llama(Mirror):
         stream: bool = False,
         response_format: Mapping[str, Any] | None = None,
         grammar: Any = None,
-        tfs_z: float = 1.0,
         **options: Any,
     ) -> Any:
         """Answers `messages` through the chat format. Returns a dict, or with `stream` an iterator of dicts.
@@ -280,8 +272,6 @@ class Llama(Mirror):
         defaults apply (for example temperature 0.2). `response_format` takes json_object and, unlike
         llama_cpp's, also json_schema.
         """
-        if tfs_z != 1.0:
-            refuse("tfs_z", _NO_TFS)
         for name in options:
             if name not in _CHAT_ARGUMENTS:
                 raise TypeError(f"create_chat_completion() got an unexpected keyword argument {name!r}")
@@ -298,41 +288,24 @@ class Llama(Mirror):
             return self._with_timings(result)
         return {**result, "timings": self._timings}
 
-    def generate(
-        self,
-        tokens: Sequence[int],
-        top_k: int = 40,
-        top_p: float = 0.95,
-        min_p: float = 0.05,
-        typical_p: float = 1.0,
-        temp: float = 0.8,
-        repeat_penalty: float = 1.0,
-        reset: bool = True,
-        **options: Any,
-    ) -> Iterator[int]:
-        """Yields token ids that continue `tokens`, and ends after the end-of-generation token."""
-        if not reset:
+    @functools.wraps(TheirLlama.generate, assigned=())
+    def generate(self, *args: Any, **options: Any) -> Iterator[int]:
+        """Yields token ids that continue `tokens`, and ends after the end-of-generation token. Arguments and
+        defaults are llama_cpp's.
+        """
+        given = _given(TheirLlama.generate, self, *args, **options)
+        asked = SimpleNamespace(**given)
+        if not asked.reset:
             refuse("generate(reset=False)", "pass all tokens; a common prefix is reused automatically")
-        given = {name: value for name, value in locals().items() if name not in ("self", "options")}
-        if options.get("logits_processor"):
+        if asked.logits_processor:
             self._twin_is_ahead = True
-            yield from self._plain.generate(**given, **options)
+            yield from self._plain.generate(**given)
             return
-        self._twin_is_ahead = False
-        options.pop("logits_processor", None)
-        if options.pop("tfs_z", 1.0) != 1.0:
-            refuse("tfs_z", _NO_TFS)
-        options.pop("penalize_nl", None)  # llama_cpp ignores penalize_nl too
-        criterion = _criterion(options.pop("stopping_criteria", None), list(tokens))
-        sampling = _same_names(SamplingOptions, given) | {
-            "seed": self._seed,
-            "repeat_last_n": self.last_n_tokens_size,
-            "top_k": max(top_k, 0),
-            "temperature": temp,
-            "mirostat": options.pop("mirostat_mode", 0),
-        }
-        running = self.engine.stream(tokens, stop_when=criterion, **sampling, **options)
-        with running:
+        sampling = self._sampling(given, temperature=asked.temp, seed=self._seed)
+        criterion = _criterion(asked.stopping_criteria, asked.tokens)
+        with self.engine.stream(
+            asked.tokens, sampling=sampling, grammar=asked.grammar, stop_when=criterion
+        ) as running:
             for chunk in running:
                 yield from chunk.tokens
 
@@ -396,19 +369,10 @@ class Llama(Mirror):
     ) -> list[Vectors]: ...
     @overload
     def embed(
-        self,
-        input: str | list[str],
-        normalize: bool = ...,
-        truncate: bool = ...,
-        *,
-        return_count: Literal[True],
+        self, input: Texts, normalize: bool = ..., truncate: bool = ..., *, return_count: Literal[True]
     ) -> tuple[Any, int]: ...
     def embed(
-        self,
-        input: str | list[str],
-        normalize: bool = False,
-        truncate: bool = True,
-        return_count: bool = False,
+        self, input: Texts, normalize: bool = False, truncate: bool = True, return_count: bool = False
     ) -> Any:
         """Returns the vector of a text, or the vectors of a list of texts. Without pooling, which is
         llama_cpp's default for a generative model, each token has a vector. return_count: return the pair of
@@ -438,6 +402,22 @@ class Llama(Mirror):
         return _POOLINGS.index(self._pooling)
 
     # Private methods
+
+    def _sampling(self, given: Mapping[str, Any], **rest: Any) -> SamplingOptions:
+        """Returns the sampling options of a call that drafts. given: llama_cpp's arguments; rest: options
+        that llama_cpp names or counts differently. Raises UnsupportedError for `tfs_z`.
+        """
+        self._twin_is_ahead = False
+        if given["tfs_z"] != 1.0:
+            refuse("tfs_z", "llama.cpp no longer has tail-free sampling (llama_cpp ignores it)")
+        own = {
+            "rng": self._rng,
+            "top_k": max(given["top_k"], 0),
+            "repeat_last_n": self.last_n_tokens_size,
+            "mirostat": given["mirostat_mode"],
+            "grammar": "",  # an empty text, because the generation converts the grammar later
+        }
+        return SamplingOptions(**(_same_names(SamplingOptions, given) | own | rest))
 
     def _next_seed(self, seed: int | None) -> int:
         """Returns the seed of a call, derived as in llama_cpp. If `seed` is not given, the result follows

@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # type annotations of results
 
     from llama_cpp import llama_types
 
+    Prompt = str | list[int]
+
     class Completed(llama_types.CreateCompletionResponse):  # type: ignore[misc]
         """A completion."""
 
@@ -52,46 +54,30 @@ if TYPE_CHECKING:  # type annotations of results
         timings: NotRequired[dict[str, Any]]
 
     class Completes(Protocol):
-        """The type of `create_completion` and of calling the instance."""
+        """The type of `create_completion` and of calling the instance. args: the first of `Keywords`, in
+        llama_cpp's order.
+        """
 
         @overload
         def __call__(
-            self,
-            prompt: str | list[int],
-            suffix: str | None = None,
-            max_tokens: int | None = 16,
-            temperature: float = 0.8,
-            *,
-            stream: Literal[False] = False,
-            **options: Unpack[CompletionKeywords],
+            self, prompt: Prompt, *args: Any, stream: Literal[False] = False, **options: Unpack[Keywords]
         ) -> Completed: ...
         @overload
         def __call__(
-            self,
-            prompt: str | list[int],
-            suffix: str | None = None,
-            max_tokens: int | None = 16,
-            temperature: float = 0.8,
-            *,
-            stream: Literal[True],
-            **options: Unpack[CompletionKeywords],
+            self, prompt: Prompt, *args: Any, stream: Literal[True], **options: Unpack[Keywords]
         ) -> Iterator[CompletionPart]: ...
         @overload
         def __call__(
-            self,
-            prompt: str | list[int],
-            suffix: str | None = None,
-            max_tokens: int | None = 16,
-            temperature: float = 0.8,
-            *,
-            stream: bool,
-            **options: Unpack[CompletionKeywords],
+            self, prompt: Prompt, *args: Any, stream: bool, **options: Unpack[Keywords]
         ) -> Completed | Iterator[CompletionPart]: ...
 
 
-class CompletionKeywords(TypedDict, total=False):
+class Keywords(TypedDict, total=False):
     """Keyword arguments of `Llama.create_completion`."""
 
+    suffix: str | None
+    max_tokens: int | None
+    temperature: float
     top_p: float
     min_p: float
     typical_p: float

@@ -280,8 +280,8 @@ def test_it_is_a_llama_cpp_llama_with_its_attributes(ours: Llama, theirs: llama_
 @pytest.fixture(scope="module")
 def with_logits(models: Models) -> Iterator[tuple[Llama, llama_cpp.Llama]]:
     """Yields `eaglecpp.Llama` and `llama_cpp.Llama`, newly opened with logits_all."""
-    options: dict[str, Any] = {"n_ctx": 256, "logits_all": True, "verbose": False}
-    mine = Llama(str(models.target), draft_model=models.draft, strategy="chain:3", **options)
+    options: dict[str, Any] = {"n_ctx": 256, "logits_all": True, "verbose": False, "seed": 5}
+    mine = Llama(str(models.target), draft_model=models.draft, strategy="chain:3", rng="llama", **options)
     other = llama_cpp.Llama(str(models.target), **options)
     yield mine, other
     mine.close()
@@ -313,17 +313,17 @@ def test_state_is_that_of_the_last_call_of_either(with_logits: tuple[Llama, llam
     for llm in with_logits:
         llm(PROMPT, max_tokens=12, temperature=0.0)
     mine, other = with_logits
-    assert mine.n_tokens == other.n_tokens
     assert mine.input_ids[: mine.n_tokens].tolist() == list(other.eval_tokens) == list(mine.eval_tokens)
     np.testing.assert_allclose(mine.scores[: mine.n_tokens], other.scores[: other.n_tokens], atol=1e-3)
     for llm in with_logits:
         llm.eval([7, 8])
-    assert mine.n_tokens == other.n_tokens
     assert list(mine.eval_tokens) == list(other.eval_tokens)
     assert mine.sample(temp=0.0) == other.sample(temp=0.0)
     for llm in with_logits:
         llm("xy", max_tokens=3, temperature=0.0)
     assert list(mine.eval_tokens) == list(other.eval_tokens), "tokens must agree after the next call"
+    texts = (llm.generate(llm.tokenize(b"xy"), temp=0.9) for llm in with_logits)
+    assert all(a == b for _, a, b in zip(range(12), *texts, strict=False)), "rng must apply to generate too"
     for llm in with_logits:
         llm.reset()
     assert mine.n_tokens == other.n_tokens == 0
