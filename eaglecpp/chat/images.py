@@ -73,7 +73,7 @@ def image_of_url(url: object) -> bytes:
     match = re.match(r"data:image/[\w.+-]+;base64,", url) if isinstance(url, str) else None
     if match is None:
         raise InvalidValueError(
-            "image_url: expected data:image/...;base64,... (other addresses are not fetched)"
+            "image: expected data:image/...;base64,... or base64 data; other URLs are not fetched"
         )
     return decoded_image(str(url)[match.end() :])
 

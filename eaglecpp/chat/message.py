@@ -155,7 +155,7 @@ def _content(content: object) -> tuple[str, list[bytes]]:
         elif kind == "text" and isinstance(part.get("text"), str):
             texts.append(part["text"])
         else:
-            raise InvalidValueError(f"message: expected content of type text or image_url, found {kind!r}")
+            raise InvalidValueError(f"message: expected text or image blocks, found type {kind!r}")
     return "".join(texts), images
 
 

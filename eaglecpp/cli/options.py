@@ -111,7 +111,7 @@ def answer_format(text: str) -> dict[str, Any]:
     schema. Raises InvalidValueError, and the errors of `read_input`.
     """
     if text == "json":
-        return {"response_format": {"type": "json_object"}}
+        return {"json_schema": '{"type": "object"}'}
     if not text.lstrip().startswith("{"):
         if not exists(Path(text)):
             raise InvalidValueError(f"{text!r}: expected json, a JSON schema, or a schema file")

@@ -242,7 +242,7 @@ class ServerAnswers:
             "messages": [head, *map(_message, conversation.messages)],
             "options": {name: value for name, value in options.items() if name in _SAMPLING},
             "think": options.get("think"),
-            "format": json.loads(schema) if schema else "json" if options.get("response_format") else "",
+            "format": json.loads(schema) if schema else "",
             "strategy": None if strategy is None else str(strategy),
             "keep_alive": self.keep_alive_s,
             "truncate": False,

@@ -284,7 +284,7 @@ async def in_lane(
     """
     n_bytes = getattr(request.state, "n_body", 0)
     lane: Lane = "long" if n_bytes > _SHORT else "short"
-    has_form = wanted.json_schema or wanted.response_format or wanted.options.get("grammar")
+    has_form = wanted.json_schema or wanted.options.get("grammar")
     messages: Any = wanted.messages or ()
     if any(message.images for message in messages):
         lane = "images"
@@ -351,7 +351,7 @@ def _with_calls(model: LoadedModel, request: ServedRequest) -> ServedRequest:
         calls = " | ".join(json.dumps(text, ensure_ascii=False) for text in sorted(opens))
         text = re.sub("^start:", "form_or_bare:", grammar, count=1, flags=re.MULTILINE)
         grammar = Lark(f"{text}start: form_or_bare | ({calls}) /[^\\x00]*/\n")
-    return replace(request, json_schema=None, response_format=None, grammar=grammar)
+    return replace(request, json_schema=None, grammar=grammar)
 
 
 def _count(answer: Answer, request: Request) -> None:

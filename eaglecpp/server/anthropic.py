@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from itertools import groupby
 from typing import Annotated, Any
 
@@ -13,9 +14,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from eaglecpp.chat.images import decoded_image, image_mark
-from eaglecpp.chat.message import Message, Role, ToolCall
-from eaglecpp.errors import InvalidValueError
+from eaglecpp.chat.message import Message, Role
 from eaglecpp.results import Part
 from eaglecpp.server import bodies
 from eaglecpp.server.answer import Answer, ServedRequest, n_prompt_tokens, respond
@@ -38,9 +37,9 @@ class _Body(bodies.CloudBody, kw_only=True):
 
     def wanted(self) -> ServedRequest:
         """Returns the body as a `ServedRequest`. Raises ApiError."""
-        system, images = _read(self.system, "system")
-        system = _BILLING.sub(r"\1fffff", system)
-        turns = [Message(Role.SYSTEM, system, images=tuple(images))] if system else []
+        system = bodies.read_message({"role": Role.SYSTEM, "content": self.system}, "system")
+        system = replace(system, content=_BILLING.sub(r"\1fffff", system.content))
+        turns = [system] if system.content else []
         for index, entry in enumerate(self.messages):
             turns += _turns(entry, f"messages[{index}]")
         tools = [_tool(tool, i) for i, tool in enumerate(self.tools)]
@@ -115,54 +114,26 @@ def _turns(entry: Any, where: str) -> list[Message]:
 
 
 def _result(block: Mapping[str, Any], where: str) -> Message:
-    text, images = _read(block.get("content"), f"{where}: tool_result")
-    return Message(Role.TOOL, text, tool_call_id=str(block.get("tool_use_id", "")), images=tuple(images))
+    result = {"role": Role.TOOL, "content": block.get("content"), "tool_call_id": block.get("tool_use_id")}
+    return bodies.read_message(result, f"{where}: tool_result")
 
 
 def _said(role: str, blocks: list[Any], where: str) -> list[Message]:
-    calls = [_call(block) for block in blocks if _kind(block) == "tool_use"]
     thoughts = [str(block.get("thinking", "")) for block in blocks if _kind(block) == "thinking"]
     others = ("tool_use", "thinking", "redacted_thinking")
-    text, images = _read([block for block in blocks if _kind(block) not in others], where)
-    message = Message(role, text, "".join(thoughts), tuple(calls), images=tuple(images))
-    return [message] if text or calls or thoughts else []
+    calls = [
+        {"id": block.get("id"), "function": {"name": block.get("name"), "arguments": block.get("input")}}
+        for block in blocks
+        if _kind(block) == "tool_use"
+    ]
+    content = [block for block in blocks if _kind(block) not in others]
+    said = {"role": role, "content": content, "thinking": "".join(thoughts), "tool_calls": calls}
+    message = bodies.read_message(said, where)
+    return [message] if message.content or calls or thoughts else []
 
 
 def _kind(block: Any) -> Any:
     return block.get("type") if isinstance(block, dict) else None
-
-
-def _call(block: Mapping[str, Any]) -> ToolCall:
-    arguments = block.get("input") or {}
-    if not isinstance(arguments, dict):
-        raise ApiError(400, f"input of a {block['type']} block: expected an object")
-    return ToolCall(str(block.get("name", "")), arguments, str(block.get("id", "")))
-
-
-def _read(content: Any, where: str) -> tuple[str, list[bytes]]:
-    """Returns a message's content as text with marks for the images, and the images."""
-    if content is None or isinstance(content, str):
-        return content or "", []
-    text, images = "", []
-    for block in content if isinstance(content, list) else [content]:
-        kind = _kind(block)
-        if kind == "image":
-            images.append(_image(block.get("source"), where))
-            text += image_mark(images[-1])
-        elif kind == "text" and isinstance(block.get("text"), str):
-            text += block["text"]
-        else:
-            raise ApiError(400, f"{where}: expected text or image blocks, found type {kind!r}")
-    return text, images
-
-
-def _image(source: Any, where: str) -> bytes:
-    if not isinstance(source, dict) or source.get("type") != "base64":
-        raise ApiError(400, f"{where}: expected an image source of type base64; URLs are not fetched")
-    try:
-        return decoded_image(source.get("data"))
-    except InvalidValueError as error:
-        raise ApiError(400, f"{where}: {error}") from None
 
 
 def _message(id: str, model: str, blocks: list[dict[str, Any]], **end: Any) -> dict[str, Any]:

@@ -218,6 +218,9 @@ def _part(part: Any) -> Any:
         return {"type": "text", "text": part.get(key)}
     if kind == "input_image":
         return {"type": "image_url", "image_url": part.get("image_url")}
+    if kind == "image" and isinstance(source := part.get("source"), dict):  # Anthropic's form
+        data = f"data:image/any;base64,{source.get('data')}"
+        return {"type": "image_url", "image_url": data if source.get("type") == "base64" else None}
     return part
 
 
@@ -264,8 +267,7 @@ def read_format(value: Any, name: str = "response_format") -> dict[str, Any]:
     schema = nested.get("schema") if isinstance(nested, dict) else value.get("schema")
     if kind == "json_schema" and not isinstance(schema, dict):
         raise FieldError(name, "expected a schema that is an object")
-    if not schema:
-        return {"response_format": {"type": "json_object"}}
+    schema = schema or {"type": "object"}
     is_strict = (nested if isinstance(nested, dict) else value).get("strict") is True
     return {"json_schema": schema, "strict": [{"$id": "form", **schema}] if is_strict else []}
 

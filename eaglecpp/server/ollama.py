@@ -40,14 +40,11 @@ class _Body(Body, kw_only=True):
     show_drafts: bool = False
 
     def generation(self, tools: Sequence[Any] = (), **fields: Any) -> ServedRequest:
-        form: dict[str, Any] = {}
-        if self.format == "json":
-            form["response_format"] = {"type": "json_object"}
-        elif isinstance(self.format, dict):
-            form["json_schema"] = self.format
-        elif self.format:
+        schema = {"type": "object"} if self.format == "json" else self.format
+        if schema and not isinstance(schema, dict):
             found = dump(self.format).decode()[:80]
             raise ApiError(400, f'invalid format: {found}; expected "json" or a JSON schema')
+        form = {"json_schema": schema} if schema else {}
         own = {"think": self.think, "truncate": self.truncate, **offered(tools, None, form)}
         own |= {"must_think": bool(self.think), "show_drafts": self.show_drafts}
         return self.request(n_top=self.top_logprobs if self.logprobs else None, **own | fields)
