@@ -18,11 +18,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = {
-    # The goals for the first four need features to go: searches for repeated and unused code on 29 November
-    # 2026 found almost nothing more.
+    # The goals for native, eaglecpp and tests need features to go: searches for repeated and unused code on
+    # 29 November 2026 found almost nothing more.
     "native": 17_104,  # Goal: 15,800 lines.
-    "eaglecpp": 25_103,  # Goal: 22,000 lines.
-    "convert": 4_669,  # Goal: 4,500 lines.
+    "eaglecpp": 25_074,  # Goal: 22,000 lines.
+    "convert": 4_500,
     "tests": 35_720,  # Goal: 30,000 lines.
     "benchmarks": 4_765,  # Goal: 4,800 lines, with one runner for all contestants (speed.py).
 }
