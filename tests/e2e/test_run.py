@@ -122,13 +122,6 @@ def test_a_command_loads_only_what_it_needs(
     assert done.stdout.splitlines()[-1] == "none 0", done.stderr
 
 
-def test_without_a_saved_chat_there_is_nothing_to_continue(cli: Cli, models: Models) -> None:
-    for model in ((), (models.target,)):
-        done = cli("run", "--continue", *model, input="hello")
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "no saved chat" in done.stderr
-
-
 def test_doctor_names_the_fault_of_a_broken_installation(cli: Cli, tmp_path: Path) -> None:
     done = cli("doctor", "--json")
     facts = json.loads(done.stdout)
@@ -231,23 +224,3 @@ def test_llama_cpps_options_for_adapters_templates_forms(cli: Cli, models: Model
     assert text("--chat-template-file", template) == text("--chat-template", template.read_text()) == raw
     for form in (("-j", schema.read_text()), ("-jf", schema), ("--grammar", 'root ::= "7"')):
         assert text(*form) == "7\n"
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "said"),
-    [
-        (("--lora", "a.gguf:much"), 2, "'a.gguf:much': expected FILE, or FILE:SCALE"),
-        (("--image", "wrong.png"), 1, "wrong.png: an image has an unsupported format"),
-        (("--image", "/dev/zero"), 1, "cannot read '/dev/zero': the file is larger than 64 MB"),
-        (("--grammar-file", "/dev/zero"), 1, "cannot read '/dev/zero': the file is larger than 64 MB"),
-        (("--chat-template", "vicuna"), 2, "expected a template in Jinja or Go, or one of chatml, raw, gguf"),
-        (("--chat-template", "raw", "--chat-template-file", "wrong.png"), 2, "contradict each other"),
-        (("--grammar", "x", "--format", "json"), 2, "an answer follows one grammar or schema"),
-    ],
-)
-def test_invalid_values_of_these_options_are_refused(
-    options: tuple[str, ...], code: int, said: str, cli: Cli, models: Models, tmp_path: Path
-) -> None:
-    (tmp_path / "wrong.png").write_text("no picture")
-    done = cli("run", models.target, "ab", *SHORT, *options)
-    assert (done.returncode, done.stdout) == (code, "") and said in done.stderr

@@ -52,35 +52,6 @@ def test_the_command_alone_reports_a_broken_installation(
     )
 
 
-@pytest.mark.parametrize(
-    ("args", "hint"),
-    [
-        (["srve"], "did you mean `eaglecpp serve`?"),
-        (["push", "mine"], "no such command: push (see"),
-        (["help", "srve"], "did you mean `eaglecpp serve`?"),
-        (["run", "smollm2", "--tmp", "0"], "did you mean --temp?"),
-        (["run", "smollm2", "--draft", "16"], "llama.cpp's --draft 16 is --strategy chain:16"),
-        (["run", "smollm2", "--spec-type", "draft-mtp"], "draft-mtp is not supported; use --draft mtp"),
-        (["run", "smollm2", "--spec-draft-n-max", "7"], "; use --strategy chain:N"),
-        (["run", "smollm2", "--draft-max", "7"], "; use --strategy chain:N"),
-        (["run", "{picture}"], "a.png is a picture; name a model: eaglecpp run MODEL "),
-        (["generate"], "name a model;"),
-        (["run", "Why is it?"], "no model is named; write: eaglecpp run smollm2 'Why is it?'"),
-        (["bench", "one", "-m", "two"], "found two models, 'one' and -m 'two'"),
-        (["generate", "t.gguf", "-p", "x", "-f", "y"], "-f"),
-        (["generate", "t.gguf", "-p", "x", "--strategy", "chain:3"], "--strategy chain:3"),
-        (["serve", "--mmproj", "p.gguf"], "--mmproj"),
-    ],
-)
-def test_a_mistyped_word_is_answered_with_an_existing_one(
-    args: list[str], hint: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "a.png").touch()
-    assert main([one.format(picture=tmp_path / "a.png") for one in args]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1) and err.startswith("error: ") and hint in err
-
-
 @pytest.mark.parametrize("topic", [[], ["run"]])
 def test_help_is_a_command(topic: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help", *topic]) == 0
@@ -119,12 +90,6 @@ def test_llama_cpps_spellings_mean_the_same() -> None:
     assert parsed("generate", *ours.split(), "-p", "x") == parsed("generate", *theirs.split(), "-p", "x")
     ours, theirs = "s --target t --type f16 -o o", "s --target t --outtype f16 --outfile o"
     assert parsed("convert", *ours.split()) == parsed("convert", *theirs.split())
-
-
-@pytest.mark.parametrize("typed", ["--host", "--port", "--warmup", "--simple-io"])
-def test_distant_options_are_not_suggested(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "m.gguf", typed]) == 2
-    assert capsys.readouterr().err == f"error: no such option: {typed} (see `eaglecpp bench --help`)\n"
 
 
 @pytest.mark.parametrize("name", ["run", "generate", "serve", "bench", "doctor", "train"])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Tests commands in unusual environments: closed streams, missing home folders, words that are too long for
-paths, full disks, Ctrl+C during the start.
+"""Tests commands in unusual environments: closed streams, missing home folders, full
+disks, Ctrl+C during the start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from helpers.models import Models
 from helpers.tiny_split import write_split
 
 COMMAND = [sys.executable, "-P", "-m", "eaglecpp"]
-LONG = "word" * 100
 posix = pytest.mark.skipif(os.name != "posix", reason="file descriptors, homes and devices of POSIX")
 
 
@@ -133,27 +132,6 @@ def test_an_unknown_home_is_named(
         f"error: {variable}=~nobody-has-this/x: there is no user 'nobody-has-this' on this machine; give the "
         "path of a folder\n",
     )
-
-
-# Words that look like paths
-
-
-@pytest.mark.parametrize(
-    ("args", "expected"),
-    [
-        (("run", LONG, "hi"), "not a model name"),
-        (("run", "{target}", "hi", "--format", LONG), "expected json, a JSON schema"),
-        (("generate", "{target}", "--draft", LONG, "-p", "x"), "not a model name"),
-        (("convert", LONG, "--target", "{target}"), "not a model name"),
-        (("run", f"./{LONG}.gguf", "hi"), "no such file"),
-    ],
-)
-def test_a_word_that_is_too_long_for_a_path_is_not_a_path(
-    args: tuple[str, ...], expected: str, models: Models, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = outcome(capsys, *(arg.format(target=models.target) for arg in args))
-    assert code in (1, 2) and out == "" and err.count("\n") == 1
-    assert expected in err and "Errno" not in err
 
 
 # Models that are split into several files
