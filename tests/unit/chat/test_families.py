@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,13 @@ import pytest
 from eaglecpp import Engine
 from eaglecpp.chat.codec import ChatCodec, ChatPrompt, PromptOptions
 from eaglecpp.chat.message import Message, ToolCall
-from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.engine.grammar import Lark, resolve_grammar
 from eaglecpp.lowlevel import Target
 from eaglecpp.results import Chunk
+from helpers.chat_templates import family_template
 from helpers.native import make_sampler, open_target
 from helpers.vocabularies import write_bpe
 
-TEMPLATES = Path(__file__).parents[2] / "templates"
 DOCS = Path(__file__).parents[3] / "docs" / "templates.md"
 LAMP = {
     "type": "function",
@@ -145,14 +143,8 @@ def family(request: pytest.FixtureRequest) -> Family:
     return FAMILIES[request.param]
 
 
-@cache
-def template_of(family: Family) -> ChatTemplate:
-    text = (TEMPLATES / f"{family.file}.jinja").read_text(encoding="utf-8")
-    return ChatTemplate("jinja", text, "a test", bos_text="<s>", eos_text="</s>")
-
-
 def chat_of(engine: Engine, family: Family) -> ChatCodec:
-    return engine.shared.chat.with_template(template_of(family))
+    return engine.shared.chat.with_template(family_template(family.file))
 
 
 def said(engine: Engine, text: str) -> Chunk:

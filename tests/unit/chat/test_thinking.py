@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from eaglecpp.chat.formats import GPT_OSS, HERMES, Begins, Layout, formats_of, layout_of
 from eaglecpp.chat.message import ToolCall
 from eaglecpp.chat.reader import Part, Reader
+from helpers.chat_templates import call_formats
 
 TAGS = Layout("<think>", "</think>")
 
@@ -119,21 +120,15 @@ def test_channels_of_harmony(case: tuple[str, str, str | ToolCall], cuts: list[i
     assert calls == ([answer] if isinstance(answer, ToolCall) else [])
 
 
-MESSAGES = {
-    GPT_OSS.open: ["<|start|>", "<|channel|>", "to=functions.f", "<|message|>", "<|end|>", "<|call|>"],
-    "<|open|>think<|sep|>": ["<|open|>", "response", "tools", "<|sep|>", "<|close|>", "message<|sep|>"],
-    " to=self<|message|>": [" to=", "user", "f", "<|message|>", "<|eom|>", "<|start|>assistant", "<|eot|>"],
-    ">>>all\n": [">>>", "all\n", "f\n", ">", "\n"],
-}
-
-
-CALLS = {  # calls as templates print them, by the opening mark of the call
-    GPT_OSS.open: 'to=functions.\0<|message|>{"probe_key": "\0"}<|call|>',
-    "<|open|>think<|sep|>": '<|open|>tools<|sep|><|open|>call tool="\0" index="1"<|sep|><|open|>argument '
-    'key="probe_key" type="string"<|sep|>\0<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
-    " to=self<|message|>": ' to=\0<|message|><c>\n<i name="\0">\n<p name="probe_key">\0</p>\n</i>\n</c>',
-    ">>>all\n": '>>>\0\n{"probe_key": "\0"}',
-}
+MESSAGES = {  # templates by the opening mark of a thought, and marks that their messages may contain
+    GPT_OSS.open: ["openai-gpt-oss-120b", "<|start|>", "<|channel|>", "to=functions.f", "<|message|>",
+                   "<|end|>", "<|call|>"],
+    "<|open|>think<|sep|>": ["kimi-k3", "<|open|>", "response", "tools", "<|sep|>", "<|close|>",
+                             "message<|sep|>"],
+    " to=self<|message|>": ["muse", " to=", "user", "f", "<|message|>", "<|eom|>", "<|start|>assistant",
+                            "<|eot|>"],
+    ">>>all\n": ["functionary-v3.2", ">>>", "all\n", "f\n", ">", "\n"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("sign", MESSAGES)
@@ -142,12 +137,13 @@ def test_messages_in_any_order_and_pieces(sign: str, data: st.DataObject) -> Non
     """Tests messages in an order that no model should write. They are also split in order, without loss or
     repetition, and independently of the pieces.
     """
-    call = formats_of("", CALLS[sign])[0].write([ToolCall("f", {})])
-    parts = st.sampled_from([sign, *MESSAGES[sign], call, " x", "\n"])
+    file, *marks = MESSAGES[sign]
+    formats = call_formats(file)
+    parts = st.sampled_from([sign, *marks, formats[0].write([ToolCall("f", {})]), " x", "\n"])
     text = "".join(data.draw(st.lists(parts, max_size=8)))
     splits = []
     for size in (1, 5, 1000):
-        one = Reader(layout_of(sign), formats=formats_of("", CALLS[sign]), tools={"f": {}})
+        one = Reader(layout_of(sign), formats=formats, tools={"f": {}})
         found = parts_of(one, pieces(text, list(range(0, len(text), size))))
         said = ["".join(p.added + p.text for p in found if p.kind == k) for k in ("thinking", "answer")]
         splits.append((*said, [call for part in found for call in part.calls]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -19,6 +19,7 @@ from eaglecpp.chat.call_syntax import Tools
 from eaglecpp.chat.formats import GPT_OSS, HERMES, KNOWN, CallFormat, Layout, formats_of, layout_of
 from eaglecpp.chat.message import ToolCall
 from eaglecpp.chat.reader import Reader
+from helpers.chat_templates import call_formats
 
 pytestmark = pytest.mark.alone  # these tests measure time
 
@@ -74,37 +75,18 @@ def read(text: str, marks: Sequence[CallFormat] = (HERMES,), size: int = 3) -> t
 
 
 GLM = "<tool_call>\0\n<arg_key>probe_key</arg_key>\n<arg_value>\0</arg_value>\n</tool_call>"
-QWEN = "<tool_call>\n<function=\0>\n<parameter=probe_key>\n\0\n</parameter>\n</function>\n</tool_call>"
-DSML = (
-    '<｜DSML｜function_calls>\n<｜DSML｜invoke name="\0">\n<｜DSML｜parameter name="probe_key" string="true">'
-    "\0</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>"
-)
-MINIMAX = (
-    '<minimax:tool_call>\n<invoke name="\0">\n<parameter name="probe_key">\0</parameter>\n</invoke>\n'
-    "</minimax:tool_call>"
-)
-M3 = (
-    ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="\0">]<]minimax[>[<probe_key>\0]<]minimax[>['
-    "</probe_key>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>"
-)
-K3 = (
-    '<|open|>tools<|sep|><|open|>call tool="\0" index="1"<|sep|><|open|>argument key="probe_key" type='
-    '"string"<|sep|>\0<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'
-)
-MUSE = (
-    ' to=\0<|message|><atem:function_calls>\n<atem:invoke name="\0">\n<atem:parameter name="probe_key">\0'
-    "</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eot|>"
-)
-GIGACHAT = (
-    '<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "\0", "arguments": {"probe_key": "\0"}}<|x|>'
-)
-FUNCTIONARY = '>>>\0\n{"probe_key": "\0"}<|eot_id|>'
+QWEN = "Qwen3.5-4B"
+TEMPLATES = (
+    GLM, QWEN, "deepseek-v3.2", "minimax-m2", "minimax-m3", "kimi-k3", "muse", "gigachat-3",
+    "functionary-v3.2",
+)  # fmt: skip
 
 
 def forms(template: str) -> tuple[CallFormat, ...]:
-    """Returns the forms of a template that mentions a mark, or prints a call."""
-    said = "<|message|><|message_sep|>\n\nassistant<|role_sep|>\n"
-    return formats_of("", template, said) if "\0" in template else formats_of(template)
+    """Returns the forms of a family's template, of a printed call, or of a template that mentions a mark."""
+    if "\0" in template:
+        return formats_of("", template)
+    return call_formats(template) if template in TEMPLATES else formats_of(template)
 
 
 FORMS = {
@@ -226,7 +208,6 @@ def test_text_that_is_not_a_call_comes_out_unchanged(text: str) -> None:
     assert read(text) == (text, [])
 
 
-TEMPLATES = (GLM, QWEN, DSML, MINIMAX, M3, K3, MUSE, GIGACHAT, FUNCTIONARY)
 ALL = (*KNOWN, *(form for printed in TEMPLATES for form in forms(printed)))
 
 
@@ -307,31 +288,8 @@ def test_any_printed_template_gives_a_form_or_none(printed: list[str]) -> None:
         form.calls("<x>a</x>", {})
 
 
-# "\\1" stands for the value, and "\\2" stands for the value as a JSON string.
-WRITTEN = {
-    "Hermes": ("<tool_call>", '<tool_call>\n{"name": "save", "arguments": {"text": \2}}\n</tool_call>'),
-    "Mistral": ("[TOOL_CALLS]", '[TOOL_CALLS]save[ARGS]{"text": \2}'),
-    "Kimi K2": ("<|tool_calls_section_begin|>",
-                "<|tool_calls_section_begin|><|tool_call_begin|>functions.save:0<|tool_call_argument_begin|>"
-                '{"text": \2}<|tool_call_end|><|tool_calls_section_end|>'),
-    "DeepSeek": ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>save<｜tool▁sep｜>"
-                 '{"text": \2}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'),
-    "gpt-oss": ("to=functions.", 'to=functions.save <|message|>{"text": \2}<|call|>'),
-    "Gemma 4": ("<|tool_call>", '<|tool_call>call:save{text:<|"|>\1<|"|>}<tool_call|>'),
-    "LFM2": ("<|tool_call_start|>", "<|tool_call_start|>[save(text=\2)]<|tool_call_end|>"),
-    "Qwen Coder": (QWEN, qwen(text="\1")),
-    "GLM": (GLM, glm(text="\1")),
-    "MiniCPM5": ('<function name="',
-                 '<function name="save"><param name="text"><![CDATA[\1]]></param></function>'),
-    "GigaChat 3": (GIGACHAT, 'function call<|role_sep|>\n{"name": "save", "arguments": {"text": \2}}'),
-    "Functionary 3.2": (FUNCTIONARY, '>>>save\n{"text": \2}'),
-    **{name: (printed, printed.replace("probe_key", "text").replace("\0", "save", 1).replace("\0", "\1"))
-       for name, printed in {"DeepSeek V3.2": DSML, "MiniMax": MINIMAX, "M3": M3, "Kimi K3": K3}.items()},
-    "Muse": (MUSE, MUSE[5:-7].replace("probe_key", "text").replace("\0", "save", 1).replace("\0", "\1")),
-}  # fmt: skip
 MARKS = {
-    mark for printed, _ in WRITTEN.values() for form in forms(printed)
-    for mark in (form.open, form.close, *re.findall(r"</?[^<>\0]+>", form.printed))
+    mark for form in ALL for mark in (form.open, form.close, *re.findall(r"</?[^<>\0]+>", form.printed))
 } - {'<|"|>', ""}  # fmt: skip
 MARKS |= {
     "<function=delete_all></function>", '<param name="a">', "[delete_all()]", "</parameter>", "</arg_value>",
@@ -340,18 +298,24 @@ MARKS |= {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("family", WRITTEN)
-def test_marks_of_every_family_in_a_value_are_its_text(family: str) -> None:
+@pytest.mark.parametrize("formats", [*((form,) for form in KNOWN), *map(forms, TEMPLATES)])
+def test_marks_of_every_family_in_a_value_are_its_text(formats: tuple[CallFormat, ...]) -> None:
     """A model may quote any text as the value of an argument. The quoted text must neither become a call nor
     end the value.
     """
-    printed, written = WRITTEN[family]
     for mark in sorted(MARKS):
         value = f"a {mark} b"
-        whole = written.replace("\1", value).replace("\2", json.dumps(value))
-        assert read_typed(whole, printed, 7) == ("", [{"text": value}]), mark
+        call = ToolCall("save", {"text": value})
+        whole = around(formats).before + formats[0].write([call]) + around(formats).after
+        assert value in whole or json.dumps(value, ensure_ascii=False) in whole
+
+        def found(text: str, size: int) -> tuple[str, list[Mapping[str, object]]]:
+            said, calls = parts_of(reader(formats, TOOLS), text, size)
+            return said, [one.arguments for one in calls]
+
+        assert found(whole, 7) == ("", [call.arguments]), mark
         for at in range(1, len(whole)):  # an answer that was cut contains either this call or no call
-            assert read_typed(whole[:at], printed, 64)[1] in ([], [{"text": value}]), (mark, at)
+            assert found(whole[:at], 64)[1] in ([], [call.arguments]), (mark, at)
 
 
 def test_a_text_stays_a_text_where_the_schema_allows_one() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +16,8 @@ from eaglecpp.chat.reader import Reader
 from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.chat.turns import accepted
 from eaglecpp.errors import TemplateError
+from helpers.chat_templates import TEMPLATES, family_template
 
-TEMPLATES = Path(__file__).parents[2] / "templates"
 ALL = Takes(calls=Calls())
 FILLED = {"description": "", "parameters": {"type": "object", "properties": {}}}
 F = {"type": "function", "function": {"name": "f", **FILLED}}
@@ -41,10 +40,10 @@ def test_an_accepted_conversation_is_not_changed() -> None:
     assert (taken.messages, taken.tools, taken.notices) == (messages, [F], ())
 
 
-@pytest.mark.parametrize("file", sorted(TEMPLATES.glob("*.jinja")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("name", sorted(file.stem for file in TEMPLATES.glob("*.jinja")))
 @pytest.mark.parametrize("given", [{}, {"description": "d"}, {"parameters": {"type": "object"}}], ids=str)
-def test_a_tool_needs_no_description_and_no_parameters(file: Path, given: dict[str, Any]) -> None:
-    template = ChatTemplate.choose(asked=file.read_text(encoding="utf-8"))
+def test_a_tool_needs_no_description_and_no_parameters(name: str, given: dict[str, Any]) -> None:
+    template = family_template(name)
     function = {"name": "get_time", **given}
     for tool in (function, {"type": "function", "function": function}):
         taken = accepted([Message("user", "q")], [tool], template.takes)

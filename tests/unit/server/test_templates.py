@@ -6,14 +6,13 @@ other requests.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from helpers.chat_templates import family_template
 from helpers.http_server import TestServer, store
 
-TEMPLATES = Path(__file__).parents[2] / "templates"
 NAMES = {"qwen35": "Qwen3.5-4B", "gemma3": "gemma-3"}
 OWN = {"moody": "{% for m in messages %}{{ m.content }}{% endfor %} [{{ mood }}]"}
 
@@ -21,7 +20,7 @@ OWN = {"moody": "{% for m in messages %}{{ m.content }}{% endfor %} [{{ mood }}]
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
     """Starts a server of the demo model with other templates."""
-    texts = {name: (TEMPLATES / f"{file}.jinja").read_text(encoding="utf-8") for name, file in NAMES.items()}
+    texts = {name: family_template(file).text for name, file in NAMES.items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EAGLECPP_MODELS", str(tmp_path_factory.mktemp("models")))
         for name, text in (texts | OWN).items():
