@@ -29,7 +29,8 @@ from typing import Any
 import requests
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from helpers.http_server import DRAFT, TARGET
+from helpers.bodies import BODIES, OPENAI, USUAL
+from helpers.http_server import DRAFT, MODEL, TARGET
 from helpers.serve_process import QUICK, Bystanders, free_port, start_server
 
 PATIENCE_S = {
@@ -39,11 +40,6 @@ PATIENCE_S = {
 # Maximum seconds for the answer to a hostile body. A template may compute for 10 s, and other requests wait
 # for a slot.
 ANSWER_S = 60.0
-PATHS = (
-    "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses",
-    "/v1/embeddings", "/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show", "/api/copy",
-    "/api/create", "/completion", "/infill", "/tokenize", "/apply-template",
-)  # fmt: skip
 GOOD = (200, 400, 404, 413, 422, 503, 504)
 
 Maker = Callable[[random.Random], Any]
@@ -175,30 +171,12 @@ SAMPLING = [
     "mirostat", "mirostat_tau", "mirostat_eta", "seed", "xtc_probability", "min_keep",
     "dry_multiplier", "dry_penalty_last_n", "top_n_sigma", "dynatemp_range", "num_predict", "num_ctx",
 ]  # fmt: skip
-MESSAGE = {
-    "role": "user",
-    "content": [{"type": "text", "text": "What is len?"}],
-    "tool_calls": [],
-    "images": [],
-}
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}, "name": "f", "input_schema": {}}
-SOUND: dict[str, Any] = {
-    "prompt": "What is len?", "input": "What is len?", "suffix": "", "raw": False, "echo": False,
-    "messages": [{"role": "system", "content": "Be kind."}, MESSAGE], "system": "", "images": [],
-    "tools": [TOOL], "tool_choice": "required", "think": True, "chat_template_kwargs": {"x": 1},
-    "grammar": "", "format": {}, "template": "", "context": [1, 2, 3], "keep_alive": "5m", "truncate": True,
-    "response_format": {"type": "json_schema", "json_schema": {"schema": {}}, "schema": {}},
-    "stop": ["x"], "stop_sequences": ["x"], "logit_bias": {"5": 1}, "n": 1, "n_probs": 0, "logprobs": 1,
-    "top_logprobs": 1, "draft": "", "strategy": "auto", "exact": "auto", "seed": 1, "temperature": 0.5,
-    "top_p": 0.9, "max_tokens": 12, "show_drafts": False, "model": "", "from": "nobody", "license": ["l"],
-    "parameters": {"stop": ["x"]}, "source": "nobody", "destination": "copied", "input_prefix": "a",
-    "input_suffix": "b", "content": "What is len?", "dimensions": 8, "encoding_format": "base64",
-    "text": {"format": {"type": "text"}}, "reasoning": {"effort": "low"}, "output_config": {"format": None},
-    "thinking": {"type": "disabled"}, "metadata": {"a": "b"}, "verbose": False,
-    "options": dict.fromkeys(SAMPLING, 1) | {"rng": "llama", "stop": ["x"], "ignore_eos": True,
-                                                 "dry_sequence_breakers": ["x"]},
-}  # fmt: skip
-"""Fields of all APIs."""
+OPTIONS = dict.fromkeys(SAMPLING, 1) | {"rng": "llama", "stop": ["x"], "ignore_eos": True, "num_predict": 12,
+                                        "dry_sequence_breakers": ["x"]}  # fmt: skip
+LLAMA_SERVER = OPENAI | USUAL | {"n_probs": 0, "json_schema": {}, "samplers": ["top_k"], "input_extra": []}
+SOUND = [(path, body) for method, path, body in BODIES if method == "POST" and path != "/api/pull"]
+SOUND += [(path, LLAMA_SERVER) for path in ("/completion", "/infill", "/tokenize", "/apply-template")]
+"""A body for every endpoint that contacts no other host."""
 OWN: dict[str, Maker] = {
     "grammar": grammar, "template": template, "format": schema, "schema": schema, "parameters": schema,
     "input_schema": schema, "num_predict": lambda rng: rng.choice((0, 5, 20)),
@@ -236,14 +214,14 @@ def body(rng: random.Random, model: str) -> tuple[str, bytes]:
     """Returns a random endpoint, and a request body for this endpoint: a valid question with up to three
     invalid fields.
     """
-    path = rng.choice(PATHS)
-    usual = ("prompt", "input", "messages", "max_tokens")
-    out: dict[str, Any] = {name: SOUND[name] for name in usual}
-    out |= {"model": model, "stream": rng.random() < 0.3, "options": {"num_predict": 12}}
-    for name in rng.sample(sorted(SOUND), rng.choice((1, 1, 1, 2, 3))):
-        out[name] = spoilt(rng, name, SOUND[name])
+    path, sound = rng.choice(SOUND)
+    out = sound | {"stream": rng.random() < 0.3, "max_tokens": 12, "n_predict": 12, "num_predict": 12}
+    out["options"] = {"num_predict": 12}
+    for name in rng.sample(sorted(out), rng.choice((1, 1, 1, 2, 3))):
+        out[name] = spoilt(rng, name, OPTIONS if name == "options" else out[name])
     if path.startswith("/api") and isinstance(out["options"], dict):
         out["options"] = {"num_predict": 12} | out["options"]
+    out |= {name: model for name in ("model", "from", "source") if out.get(name) in (MODEL, "nobody")}
     marks: dict[str, str] = {}
 
     def stand_in(value: Any) -> str:
