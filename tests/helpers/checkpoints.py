@@ -9,7 +9,6 @@ that torch writes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -163,15 +162,6 @@ def write_checkpoint(
         config, weights = FAMILIES[family](config, weights)
     weights = {**_without(weights, *drop), **(add or {})}
     return write_files(directory, {**config, **(edit or {})}, weights, save)
-
-
-def rewrite_config(directory: Path, **values: Any) -> None:
-    """Changes keys of an existing config.json. None removes a key."""
-    path = directory / "config.json"
-    config = {**json.loads(path.read_text(encoding="utf-8")), **values}
-    path.write_text(
-        json.dumps({key: value for key, value in config.items() if value is not None}), encoding="utf-8"
-    )
 
 
 def save_bin(directory: Path, weights: Weights) -> None:

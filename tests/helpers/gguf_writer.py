@@ -28,9 +28,9 @@ def key_of(path: Path, name: str) -> Any:
     return gguf.GGUFReader(path).fields[name].contents()
 
 
-def check_same_tensors(path: Path, other: Path, rtol: float = 0.0, atol: float = 0.0) -> None:
+def check_same_tensors(path: Path, other: Path) -> None:
     """Compares the tensors of two files, and fails with the name of a tensor that differs."""
     found, expected = tensors_of(path), tensors_of(other)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol, atol, err_msg=name)
+        np.testing.assert_array_equal(found[name], value, err_msg=name)

@@ -21,9 +21,7 @@ def write_lora(
     target: Path,
     *,
     size: float = 1.0,
-    arch: str = "llama",
     only: str = "",
-    rank: int = 4,
     change: Callable[[Factors], object] = lambda factors: None,
 ) -> None:
     """Writes a LoRA with random factors for some matrices of `target`, or for the matrix `only`.
@@ -31,9 +29,9 @@ def write_lora(
     size: size of the LoRA's change relative to the weights. change: function that is called with the factors
     before they are written.
     """
-    rng = np.random.default_rng(7)
+    rng, rank = np.random.default_rng(7), 4
     reader = gguf.GGUFReader(target)
-    writer = gguf.GGUFWriter(path, arch)
+    writer = gguf.GGUFWriter(path, "llama")
     writer.add_type("adapter")
     writer.add_string("adapter.type", "lora")
     writer.add_float32("adapter.lora.alpha", float(rank))

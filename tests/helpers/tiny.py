@@ -319,7 +319,6 @@ def make_target(directory: Path, spec: TargetSpec | None = None, dtype: str = "F
     tokenizer = tiny_tokenizer()
     weights = target_weights(spec, tokenizer)
     hf = write_files(directory / "target", spec.config(len(tokenizer.tokens)), weights)
-    tokenizer.write_hf(hf, spec.chat_template)
     path = directory / f"target-{dtype.lower()}.gguf"
     write_gguf(path, spec, tokenizer, weights, dtype)
     return TinyTarget(spec, hf, path, weights)
@@ -368,13 +367,11 @@ def copying_drafter(target: TinyTarget, layers: list[int], plain: list[int]) -> 
     return {name: np.asarray(value, np.float32) for name, value in weights.items()}
 
 
-def make_pair(
-    directory: Path, kind: str = "eagle3", spec: TargetSpec | None = None, dtype: str = "F32"
-) -> Pair:
+def make_pair(directory: Path, kind: str = "eagle3", spec: TargetSpec | None = None) -> Pair:
     """Writes a target, and a drafter checkpoint for this target. The kind is `eagle3`, or `eagle31` with
     `fc_norm` and `norm_output`.
     """
-    target = make_target(directory, spec, dtype)
+    target = make_target(directory, spec)
     return make_eagle3(directory / f"draft-{kind}", target, new=kind == "eagle31")
 
 

@@ -91,11 +91,11 @@ def make_hybrid(directory: Path) -> Models:
     return _make(directory, spec, keys, tensors)
 
 
-def make_latent(directory: Path, *, chat_template: bool = False) -> Models:
+def make_latent(directory: Path) -> Models:
     """Writes a `deepseek2` target (the architecture of Kimi K2) with latent attention, yarn, and experts from
     block 1 on. Also writes a drafter with a Llama layer for this target.
     """
-    spec = TargetSpec(arch="deepseek2", chat_template=chat_template)
+    spec = TargetSpec(arch="deepseek2", chat_template=False)
     q_rank, kv_rank, nope, n_rotated, n_value = 48, 32, 16, 8, 16
     keys: dict[str, Any] = {"attention.head_count_kv": 1, "rope.dimension_count": n_rotated}
     keys |= {"attention.q_lora_rank": q_rank, "attention.kv_lora_rank": kv_rank}

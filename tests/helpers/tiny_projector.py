@@ -22,11 +22,10 @@ N_ROWS = {"gemma3": (IMAGE // PATCH // MERGE) ** 2, "janus_pro": (IMAGE // PATCH
 """Rows of an image, whatever its size."""
 
 
-def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float = 1.0, **keys: Any) -> Path:
+def make_projector(path: Path, n_embd: int, kind: str = "gemma3", **keys: Any) -> Path:
     """Writes a projector with random weights. n_embd: width of the target's embeddings. kind: "gemma3",
-    "janus_pro", "qwen2vl_merger", or "hunyuanvl" (a projector that loads but cannot encode). size:
-    approximate size of the values in a row. keys: metadata that replaces the default, by names without the
-    prefix `clip.vision.`.
+    "janus_pro", "qwen2vl_merger", or "hunyuanvl" (a projector that loads but cannot encode). keys:
+    metadata that replaces the default, by names without the prefix `clip.vision.`.
     """
     rng = np.random.default_rng(3)
     wide, inner, n_patches = 32, 64, (IMAGE // PATCH) ** 2
@@ -65,11 +64,11 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
     tensors |= {f"v.blk.0.{down}.weight": normal(wide, inner), f"v.blk.0.{down}.bias": normal(wide)}
     if kind == "gemma3":
         tensors |= {"mm.soft_emb_norm.weight": np.ones(wide, np.float32),
-                    "mm.input_projection.weight": size * normal(wide, n_embd)}  # fmt: skip
+                    "mm.input_projection.weight": normal(wide, n_embd)}  # fmt: skip
     else:
         last, n_in = ("mm.1", wide) if kind == "janus_pro" else ("mm.2", MERGE**2 * wide)
         tensors |= {"mm.0.weight": normal(inner, n_in), "mm.0.bias": normal(inner)}
-        tensors |= {f"{last}.weight": size * normal(n_embd, inner), f"{last}.bias": normal(n_embd)}
+        tensors |= {f"{last}.weight": normal(n_embd, inner), f"{last}.bias": normal(n_embd)}
     if kind == "hunyuanvl":
         one = ("pre_norm.weight", "post_norm.weight", "image_begin", "image_end", "model.fc.bias")
         tensors |= {f"mm.{name}": normal(n_embd) for name in one}

@@ -45,11 +45,8 @@ def copy_keys(
     reader: gguf.GGUFReader,
     writer: gguf.GGUFWriter,
     changed: Mapping[str, Any] = MappingProxyType({}),
-    names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Copies all keys of a GGUF. changed: values to replace or add; None leaves a key out. names: new names
-    of keys, by their old names.
-    """
+    """Copies all keys of a GGUF. changed: values to replace or add; None leaves a key out."""
     kept = {name: entry.contents() for name, entry in reader.fields.items() if not name.startswith("GGUF.")}
     for name, value in (kept | dict(changed)).items():
         if name == "general.architecture" or value is None or value == []:
@@ -59,7 +56,7 @@ def copy_keys(
         else:
             kind, inner = gguf.GGUFValueType.get_type(value), []
             kind = gguf.GGUFValueType.UINT32 if kind is gguf.GGUFValueType.INT32 else kind
-        writer.add_key_value(names.get(name, name), value, kind, inner[-1] if inner else None)
+        writer.add_key_value(name, value, kind, inner[-1] if inner else None)
 
 
 def rewrite(
@@ -67,14 +64,13 @@ def rewrite(
     out: Path,
     change: Callable[[Tensors], object] = lambda tensors: None,
     changed: Mapping[str, Any] = MappingProxyType({}),
-    names: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
-    """Copies a GGUF. change: called with the file's tensors, in their stored layout. changed and names:
-    changes of keys, as in `copy_keys`.
+    """Copies a GGUF. change: called with the file's tensors, in their stored layout. changed: changes of
+    keys, as in `copy_keys`.
     """
     reader = gguf.GGUFReader(file)
     writer = gguf.GGUFWriter(out, str(reader.fields["general.architecture"].contents()))
-    copy_keys(reader, writer, changed, names)
+    copy_keys(reader, writer, changed)
     before = {tensor.name: tensor for tensor in reader.tensors}
     tensors: Tensors = {name: np.array(tensor.data) for name, tensor in before.items()}
     same = dict(tensors)

@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""A byte-level BPE tokenizer of a few hundred tokens, as GGUF fields and as a Hugging Face `tokenizer.json`.
+"""A byte-level BPE tokenizer of a few hundred tokens, as GGUF fields.
 
-The control tokens come first, then the 256 bytes, and then the merges of a short list of words. Both forms
-encode the same way (GPT-2's split, tokenizer model `gpt2`, pre `gpt-2`), so a GGUF target and its HF
-directory agree.
+The control tokens come first, then the 256 bytes, and then the merges of a short list of words (GPT-2's
+split, tokenizer model `gpt2`, pre `gpt-2`).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import gguf
 
@@ -57,37 +53,6 @@ class Tokenizer:
         """Returns True for printable ASCII text, which random weights prefer."""
         text = self.tokens[token].replace("Ġ", " ").replace("Ċ", "\n")
         return token >= len(CONTROL) and all(c == "\n" or " " <= c <= "~" for c in text)
-
-    def write_hf(self, directory: Path, with_template: bool) -> None:
-        """Writes `tokenizer.json` and `tokenizer_config.json`."""
-        special = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
-        byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-        tokenizer: dict[str, Any] = {
-            "version": "1.0",
-            "added_tokens": [{"id": i, "content": text, **special} for i, text in enumerate(CONTROL)],
-            "normalizer": None,
-            "pre_tokenizer": byte_level,
-            "post_processor": None,
-            "decoder": byte_level,
-            "model": {
-                "type": "BPE",
-                "unk_token": None,
-                "byte_fallback": False,
-                "ignore_merges": False,
-                "vocab": {text: i for i, text in enumerate(self.tokens)},
-                "merges": [" ".join(pair) for pair in self.merges],
-            },
-        }
-        config: dict[str, Any] = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": CONTROL[BOS],
-            "eos_token": CONTROL[EOS],
-            "add_bos_token": True,
-        }
-        if with_template:
-            config["chat_template"] = CHAT_TEMPLATE
-        for name, content in (("tokenizer.json", tokenizer), ("tokenizer_config.json", config)):
-            (directory / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
     def add_to(self, writer: gguf.GGUFWriter, with_template: bool) -> None:
         """Adds the `tokenizer.*` fields to a GGUF."""

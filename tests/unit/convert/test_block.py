@@ -211,40 +211,28 @@ def test_slots_and_architecture(
 
 
 @pytest.mark.parametrize(
-    ("shape", "causal"),
+    ("shape", "causal", "layout"),
     [
-        (DFLASH, (False, False)),
-        (replace(DFLASH, window=6), (True, True)),
-        (replace(DFLASH, window=6, full_layers=(0,)), (False, True)),
-        (replace(DFLASH, window=6, extra=dflash_config(causal=False)), (False, False)),
-        (replace(DFLASH, window=6, causal=True, full_layers=(0,)), (True, True)),
-        (replace(DFLASH, extra={"use_swa": True, "swa_window_size": 6}), (False, False)),
-        (replace(DFLASH, extra={"use_swa": True, "swa_window_size": 6, "causal": True}), (True, True)),
-        (replace(DFLASH, window=6, extra={"use_swa": True, "swa_window_size": 6}), (True, True)),
-        (replace(DFLASH, window=6, extra={"sliding_window_non_causal": True}), (False, False)),
+        (DFLASH, (False, False), None),
+        (replace(DFLASH, window=6), (True, True), None),
+        (replace(DFLASH, window=6, full_layers=(0,)), (False, True), None),
+        (replace(DFLASH, window=6, extra=dflash_config(causal=False)), (False, False), None),
+        (replace(DFLASH, window=6, causal=True, full_layers=(0,)), (True, True), None),
+        (replace(DFLASH, extra={"use_swa": True, "swa_window_size": 6}), (False, False), None),
+        (replace(DFLASH, extra={"use_swa": True, "swa_window_size": 6, "causal": True}), (True, True), None),
+        (replace(DFLASH, window=6, extra={"use_swa": True, "swa_window_size": 6}), (True, True), None),
+        (replace(DFLASH, window=6, extra={"sliding_window_non_causal": True}), (False, False), None),
+        # The rows of DSpark and DFlash see only rows before them, and the rows of DFlash2 the whole block.
+        *((replace(x, window=6), (x is not DFLASH2,) * 2, speculators) for x in (DFLASH, DSPARK, DFLASH2)),
     ],
 )  # fmt: skip
 def test_visible_rows_of_a_block(
-    shape: BlockShape, causal: tuple[bool, ...], convert: Convert, tmp_path: Path
+    shape: BlockShape, causal: tuple[bool, ...], layout: Layout | None, convert: Convert, tmp_path: Path
 ) -> None:
-    report = convert(shape.write(tmp_path / "in"))
-    assert report.spec.block is not None
-    assert report.spec.block.causal == causal
-
-
-def test_speculators_has_its_own_slots_and_sliding_layers(convert: Convert, tmp_path: Path) -> None:
-    """Tests drafters of speculators: DSpark drafts from the anchor on, and DFlash2's rows see their whole
-    block. DFlash neither drafts from the anchor nor sees the whole block.
-    """
-    for i, (shape, anchor_first, causal) in enumerate(
-        ((DFLASH, False, True), (DSPARK, True, True), (DFLASH2, False, False))
-    ):
-        shape = replace(shape, window=6)
-        block = convert(
-            write_files(tmp_path / str(i), *speculators(shape.config(), shape.weights()))
-        ).spec.block
-        assert block is not None
-        assert (block.anchor_first, set(block.causal)) == (anchor_first, {causal})
+    files = (shape.config(), shape.weights())
+    block = convert(write_files(tmp_path / "in", *(layout(*files) if layout else files))).spec.block
+    assert block is not None
+    assert (block.causal, block.anchor_first) == (causal, shape.kind == "dspark")
 
 
 def test_speculative_tokens_decide_the_first_slot_of_speculators_dspark(
@@ -476,7 +464,6 @@ REFUSED: list[tuple[str, BlockShape, Config, Config, type[Exception]]] = [
     (r"missing: layers.1.self_attn.g_proj.weight \[4, 64\]", LAGUNA, {},
      {"layers.1.self_attn.g_proj.weight": None}, errors.TensorError),
     ("Markov head of type 'gated'", DSPARK, {"markov_head_type": "gated"}, {}, UNSUPPORTED),
-    ("Markov head of type 'rnn'", DSPARK, {"markov_head_type": "rnn"}, {}, UNSUPPORTED),
     ("multiply by 1 [+] weight", DFLASH, {"use_gemma_norm": True}, {}, UNSUPPORTED),
     ("head of type 'rnn'", DSPARK, {"dspark_fixup_head_type": "rnn"}, {}, UNSUPPORTED),
     ("dspark_markov_rank: expected 8, found 4", DSPARK, {"dspark_markov_rank": 4}, {}, errors.ConfigError),

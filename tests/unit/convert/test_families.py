@@ -16,49 +16,37 @@ from helpers.checkpoints import FAMILIES, Convert, save_bin, write_checkpoint
 from helpers.gguf_writer import check_same_tensors, key_of, tensors_of
 from helpers.random_drafter import EAGLE1, DraftShape
 
+NEW, PARALLEL = DraftShape(fc_norm=True, norm_output=True), DraftShape(n_parallel=6)
+SAME: list[tuple[str, DraftShape, str]] = [
+    *((x, DraftShape(own_embedding=x not in ("specforge", "modelopt")), "") for x in FAMILIES if x != "kimi"),
+    *((x, NEW, "") for x in ("torchspec", "speculators", "automodel")),
+    ("specforge", replace(NEW, own_embedding=False), ""),
+    # vLLM runs these drafters with its Llama and Qwen3 code.
+    *(("vllm", DraftShape(), f"Eagle3{x}ForCausalLM") for x in ("MiniMaxM2", "Qwen2_5vl", "Qwen3vl")),
+    ("vllm", PARALLEL, "PeagleLlamaForCausalLM"),
+    ("vllm", DraftShape(qk_norm=True), "Eagle3Qwen3ForCausalLM"),
+    ("vllm", replace(PARALLEL, qk_norm=True), "PeagleQwen3ForCausalLM"),
+]
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "kimi"])
-def test_every_family_becomes_the_same_eagle3_file(family: str, convert: Convert, tmp_path: Path) -> None:
-    shape = DraftShape(own_embedding=family not in ("specforge", "modelopt"))
+
+@pytest.mark.parametrize(("family", "shape", "name"), SAME)
+def test_every_family_becomes_the_same_file(
+    family: str, shape: DraftShape, name: str, convert: Convert, tmp_path: Path
+) -> None:
+    edit = {"architectures": [name]} if name else {}
     readings = {"feature_norm": "once"} if family == "modelopt" else None
-    report = convert(write_checkpoint(tmp_path / "in", family, shape), readings=readings)
+    spec = convert(write_checkpoint(tmp_path / "in", family, shape, edit=edit), readings=readings).spec
     reference = convert(write_checkpoint(tmp_path / "ref", "vllm", shape), out=tmp_path / "ref.gguf")
-    assert report.spec.architecture == "eagle3"
-    assert report.spec.aux_layers == (2, 4, 5)
-    assert key_of(report.out, "eaglecpp.family") == family
-    check_same_tensors(report.out, reference.out)
-
-
-@pytest.mark.parametrize("family", ["specforge", "torchspec", "speculators", "automodel", "vllm"])
-def test_eagle_31_switches_survive_in_their_families(family: str, convert: Convert, tmp_path: Path) -> None:
-    shape = DraftShape(fc_norm=True, norm_output=True, own_embedding=family != "specforge")
-    report = convert(write_checkpoint(tmp_path / "in", family, shape))
-    assert (report.spec.fc_norm, report.spec.norm_output) == (True, True)
-    assert report.spec.architecture == "eagle31"
-    assert {f"fc_norm.{i}.weight" for i in range(3)} <= tensors_of(report.out).keys()
+    assert key_of(tmp_path / "out.gguf", "eaglecpp.family") == family
+    same = replace(spec, family="vllm", layer_ids_rule=reference.spec.layer_ids_rule, readings=())
+    assert same == replace(reference.spec, readings=())
+    check_same_tensors(tmp_path / "out.gguf", reference.out)
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"),
-    [
-        *((f"Eagle3{x}ForCausalLM", DraftShape()) for x in ("MiniMaxM2", "Qwen2_5vl", "Qwen3vl")),
-        ("PeagleLlamaForCausalLM", DraftShape(n_parallel=6)),
-        ("Eagle3Qwen3ForCausalLM", DraftShape(qk_norm=True)),
-        ("PeagleQwen3ForCausalLM", DraftShape(n_parallel=6, qk_norm=True)),
-    ],
+    ("name", "save"),
+    [("LlamaForCausalLM", save_bin), ("LlamaForCausalLMEagle", None), ("Qwen2ForCausalLMEagle", None)],
 )
-def test_drafters_that_vllm_runs_with_its_llama_and_qwen3_code_are_the_same(
-    name: str, shape: DraftShape, convert: Convert, tmp_path: Path
-) -> None:
-    checkpoint = write_checkpoint(tmp_path / "in", "vllm", shape, edit={"architectures": [name]})
-    reference = convert(write_checkpoint(tmp_path / "ref", "vllm", shape), out=tmp_path / "ref.gguf")
-    report = convert(checkpoint)
-    assert report.spec == reference.spec
-    check_same_tensors(report.out, reference.out)
-
-
-@pytest.mark.parametrize("name", ["LlamaForCausalLM", "LlamaForCausalLMEagle", "Qwen2ForCausalLMEagle"])
-@pytest.mark.parametrize("save", [None, save_bin], ids=["safetensors", "bin"])
 def test_eagle_1_has_its_own_file(
     name: str, save: Callable[[Path, dict[str, Any]], None] | None, convert: Convert, tmp_path: Path
 ) -> None:
@@ -66,12 +54,8 @@ def test_eagle_1_has_its_own_file(
     report = convert(
         write_checkpoint(tmp_path / "in", shape=shape, edit={"architectures": [name]}, save=save)
     )
-    assert (report.spec.architecture, report.spec.aux_layers, report.spec.layer_ids_rule) == (
-        "eagle",
-        (9,),
-        "final",
-    )
-    assert key_of(report.out, "general.architecture") == "eagle"
+    assert (report.spec.aux_layers, report.spec.layer_ids_rule) == ((9,), "final")
+    assert key_of(report.out, "general.architecture") == report.spec.architecture == "eagle"
     assert key_of(report.out, "eaglecpp.family") == "eagle1"
     assert key_of(report.out, "eagle.norm_output") is False
     found = tensors_of(report.out)
@@ -87,15 +71,6 @@ def test_eagle_1_has_its_own_file(
 def test_eagle_1_refuses_other_readings(option: dict[str, Any], convert: Convert, tmp_path: Path) -> None:
     with pytest.raises(LayerIdError, match="are for EAGLE-3"):
         convert(write_checkpoint(tmp_path / "in", shape=EAGLE1), **option)
-
-
-def test_deepspec_counts_the_block_before(convert: Convert, tmp_path: Path) -> None:
-    shape = DraftShape(layers=(1, 2, 4, 5, 7), qk_norm=True, n_draft_vocab=367)
-    checkpoint = write_checkpoint(tmp_path / "in", "deepspec", shape)
-    report = convert(checkpoint)
-    assert report.spec.aux_layers == (1, 2, 4, 5, 7)
-    assert (report.spec.architecture, report.spec.layer_ids_rule) == ("eagle31", "post+1")
-    assert convert(checkpoint, readings={"layer_ids": "boundary"}).spec.aux_layers == (0, 1, 3, 4, 6)
 
 
 @pytest.mark.parametrize(

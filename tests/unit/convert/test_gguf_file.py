@@ -25,8 +25,8 @@ def string(text: str) -> bytes:
     return struct.pack("<Q", len(text)) + text.encode()
 
 
-def header(n_tensors: int = 0, n_fields: int = 0, version: int = 3, magic: bytes = b"GGUF") -> bytes:
-    return magic + struct.pack("<IQQ", version, n_tensors, n_fields)
+def header(n_tensors: int = 0, n_fields: int = 0, version: int = 3) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, n_tensors, n_fields)
 
 
 def field(name: str, kind: int, value: bytes) -> bytes:

@@ -56,17 +56,12 @@ def test_ids_of_families_without_a_convention(
         assert (spec.aux_layers, spec.layer_ids_rule) == expected
 
 
-@pytest.mark.parametrize("ids", [(1, 3, 4), (1, 3, 6)])
-def test_ids_of_speculators_are_boundaries(ids: tuple[int, ...], convert: Convert, tmp_path: Path) -> None:
-    report = convert(write_checkpoint(tmp_path / "in", "speculators", DraftShape(layers=ids)))
-    assert (report.spec.aux_layers, report.spec.layer_ids_rule) == (ids, "boundary")
-    assert any("layer_ids: read as boundary" in note for note in report.notes) == (ids == (1, 3, 4))
-
-
 @pytest.mark.parametrize(
     ("family", "layers", "edit"),
     [
         *((family, (2, 4, 7), {}) for family in ("specforge", "torchspec", "modelopt", "speculators")),
+        ("speculators", (1, 3, 4), {}),
+        ("deepspec", (1, 2, 4, 5, 7), {}),
         # Both keys have the same ids, so the ids are boundary ids in either convention.
         ("torchspec", (1, 3, 6), {IDS: [1, 3, 6]}),
         # the number of layers follows from the size of fc
@@ -76,8 +71,12 @@ def test_ids_of_speculators_are_boundaries(ids: tuple[int, ...], convert: Conver
 def test_families_with_a_convention_need_no_flag(
     family: str, layers: tuple[int, ...], edit: dict[str, Any], convert: Convert, tmp_path: Path
 ) -> None:
-    checkpoint = write_checkpoint(tmp_path / "in", family, DraftShape(layers=layers), edit=edit)
-    assert convert(checkpoint).spec.aux_layers == layers
+    qwen3 = {"qk_norm": True, "n_draft_vocab": 367} if family == "deepspec" else {}
+    shape = DraftShape(layers=layers, **qwen3)
+    report = convert(write_checkpoint(tmp_path / "in", family, shape, edit=edit))
+    assert report.spec.aux_layers == layers
+    assert (report.spec.layer_ids_rule == "boundary") == (family == "speculators" or IDS in edit)
+    assert any("layer_ids: read as boundary" in note for note in report.notes) == (layers == (1, 3, 4))
 
 
 @pytest.mark.parametrize("family", ["eagle", "vllm", "automodel"])

@@ -14,7 +14,7 @@ import pytest
 
 from eaglecpp.convert import open_choices, open_drafter, read_gguf
 from eaglecpp.convert.errors import EagleError
-from helpers.checkpoints import Convert, rewrite_config, write_checkpoint
+from helpers.checkpoints import Convert, write_checkpoint
 from helpers.random_block import BlockShape
 from helpers.random_drafter import LLAMA3, DraftShape, LatentShape
 from helpers.tiny import TinyTarget
@@ -92,14 +92,6 @@ def test_a_file_without_the_first_drafting_slot_leaves_a_choice(
         convert(write_checkpoint(tmp_path / "eagle", "vllm", DraftShape()), readings={"slots": "in-place"})
 
 
-def test_a_held_out_measurement_survives(convert: Convert, tmp_path: Path) -> None:
-    rates = [0.5, 0.25]
-    checkpoint = write_checkpoint(tmp_path / "in", "torchspec", DraftShape())
-    rewrite_config(checkpoint, eaglecpp={"held_out": {"rates": rates}})
-    again = convert(convert(checkpoint).out, out=tmp_path / "again.gguf").out
-    assert read_gguf(again).get("eaglecpp.held_out_rates") == rates
-
-
 def test_rows_are_read_from_any_offset(convert: Convert, target: TinyTarget, tmp_path: Path) -> None:
     """Tests reading rows from any offset, because a large matrix is read in parts that may begin in the
     middle of a head.
@@ -129,9 +121,7 @@ def test_rows_are_read_from_any_offset(convert: Convert, target: TinyTarget, tmp
 def test_unreadable_drafters_are_refused(
     shape: DraftShape, config: dict[str, Any], what: str, convert: Convert, tmp_path: Path
 ) -> None:
-    checkpoint = write_checkpoint(tmp_path / "in", "vllm", shape)
-    rewrite_config(checkpoint, **config)
-    path = convert(checkpoint).out
+    path = convert(write_checkpoint(tmp_path / "in", "vllm", shape, edit=config)).out
     with pytest.raises(EagleError, match=f"{what}.* cannot be read back"):
         convert(path, out=tmp_path / "again.gguf")
     assert not (tmp_path / "again.gguf").exists()
@@ -205,14 +195,14 @@ def test_a_files_own_values_are_checked(
     assert str(path) in str(caught.value) and not out.exists()
 
 
-def test_a_copy_keeps_licence_author_and_name(make: Make, convert: Convert, tmp_path: Path) -> None:
+def test_a_copy_keeps_what_the_file_says(make: Make, convert: Convert, tmp_path: Path) -> None:
     path = make("eagle3")
     said = {"general.license": "apache-2.0", "general.author": "somebody", "general.name": "Drafter"}
-    again = convert(
-        rewrite(path, tmp_path / "d-F32.gguf", changed=said), out=tmp_path / "d-Q8_0.gguf", type="Q8_0"
-    )
+    changed = rewrite(path, tmp_path / "d-F32.gguf", changed=said | {"eaglecpp.held_out_rates": [0.5, 0.25]})
+    again = convert(changed, out=tmp_path / "d-Q8_0.gguf", type="Q8_0")
     file = read_gguf(again.out)
     assert {key: file.text(key, "") for key in said} == said
+    assert file.get("eaglecpp.held_out_rates") == [0.5, 0.25]
     assert file.text("eaglecpp.source", "") == "d"
     assert any("the precision of F32" in note for note in again.notes)
 

@@ -22,7 +22,6 @@ YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
     [
         ({}, 10000.0),
         ({"rope_theta": 5e5}, 5e5),
-        ({"rope_theta": None, "rope_scaling": None}, 10000.0),
         ({"rope_theta": 5e5, "rope_scaling": {"rope_type": "default", "rope_theta": 1e6}}, 1e6),
         ({"rope_theta": 5e5, "rope_parameters": {"rope_type": "default", "rope_theta": 2e6}}, 2e6),
         ({"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 3e6}}}, 3e6),
@@ -43,10 +42,8 @@ def test_mrope_is_plain_rope_with_a_note() -> None:
     [
         ({}, 0.1 * math.log(4) + 1),
         ({"attention_factor": 1.0}, 1.0),
-        ({"attention_factor": 1.25}, 1.25),
         ({"mscale": 1.0, "mscale_all_dim": 1.0}, 1.0),
         ({"mscale": 0.707, "mscale_all_dim": 1.0}, (0.0707 * math.log(4) + 1) / (0.1 * math.log(4) + 1)),
-        ({"mscale": 1.0, "mscale_all_dim": 0.0}, 0.1 * math.log(4) + 1),
         ({"mscale": 0.707, "mscale_all_dim": 0.0}, 0.1 * math.log(4) + 1),
         ({"attn_factor": 2.0}, 2 * (0.1 * math.log(4) + 1)),
     ],
@@ -75,7 +72,6 @@ def test_the_same_scaling_under_both_names_is_one() -> None:
     [
         ({"rope_type": "default", "rope_theta": 1e6}, YARN, "rope_type is 'default' and 'yarn'"),
         ({"rope_theta": 1e6}, YARN, "rope_type is 'default' and 'yarn'"),
-        ({**YARN, "factor": 8.0}, YARN, "factor is 8.0 and 4.0"),
         ({"rope_theta": 1e6}, {"rope_type": "default", "rope_theta": 5e5}, "rope_theta is 1000000.0 and"),
     ],
 )

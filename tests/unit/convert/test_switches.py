@@ -52,17 +52,11 @@ def test_plain_eagle3_has_exactly_llama_cpps_keys(written: Callable[..., Written
     assert written(DraftShape(), edit={"logit_scale": 1.0}).keys.keys() == file.keys.keys()
 
 
-@pytest.mark.parametrize("switch", ["norm_before_residual", "norm_before_fc"])
-def test_switches_that_llama_cpp_knows_stay_plain(written: Callable[..., Written], switch: str) -> None:
-    file = written(DraftShape(**{switch: True}))
-    assert file.arch == "eagle3"
-    assert file.keys[switch] is True
-    assert ("enc.output_norm.weight" in file.tensors) == (switch == "norm_before_fc")
-
-
 @pytest.mark.parametrize(
     ("switches", "key"),
     [
+        ({"norm_before_residual": True}, "norm_before_residual"),
+        ({"norm_before_fc": True}, "norm_before_fc"),
         ({"fc_norm": True}, "fc_norm"),
         ({"norm_output": True}, "norm_output"),
         ({"qk_norm": True}, ""),
@@ -75,12 +69,19 @@ def test_switches_that_llama_cpp_knows_stay_plain(written: Callable[..., Written
     ],
     ids=str,
 )
-def test_everything_else_is_eagle31(written: Callable[..., Written], switches: Any, key: str) -> None:
+def test_switches_that_llama_cpp_does_not_know_make_it_eagle31(
+    written: Callable[..., Written], switches: Any, key: str
+) -> None:
     """Tests which drafters become `eagle31`. tests/parity compares the arithmetic of these drafters with
     PyTorch.
     """
     file = written(DraftShape(**switches), options={"readings": {"layer_ids": "boundary"}})
-    assert file.arch == "eagle31" and (not key or file.keys[key])
+    assert not key or file.keys[key]
+    assert ("enc.output_norm.weight" in file.tensors) == (key == "norm_before_fc")
+    if key.startswith("norm_before"):
+        assert file.arch == "eagle3"
+        return
+    assert file.arch == "eagle31"
     always = {"fc_norm", "norm_output", "norm_before_fc", "norm_before_residual", "rope.type"}
     assert always | {"draft_vocab_size"} <= file.keys.keys()
 

@@ -11,7 +11,6 @@ import pytest
 
 from eaglecpp.convert import Progress, errors, writer
 from helpers.checkpoints import Convert, write_checkpoint
-from helpers.random_drafter import DraftShape
 from helpers.tiny import TinyTarget
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals, links and permissions")
@@ -99,12 +98,6 @@ def test_the_default_name_is_the_sources_with_the_type(
     report = convert(write_checkpoint(tmp_path / "my-draft"), out=None, type="q4_0")
     assert report.out == Path("my-draft-Q4_0.gguf")
     assert report.size == (tmp_path / "my-draft-Q4_0.gguf").stat().st_size
-
-
-def test_the_same_checkpoint_gives_the_same_bytes(convert: Convert, tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(tmp_path / "in", "torchspec", DraftShape(fc_norm=True))
-    first = convert(checkpoint, out=tmp_path / "a.gguf", type="Q8_0").out.read_bytes()
-    assert convert(checkpoint, out=tmp_path / "b.gguf", type="Q8_0").out.read_bytes() == first
 
 
 def test_progress_reaches_the_total(convert: Convert, tmp_path: Path) -> None:
