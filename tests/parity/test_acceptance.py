@@ -14,15 +14,12 @@ from typing import Any
 import pytest
 
 import eaglecpp
-from helpers.random_acceptance import accepted_at_random
-from helpers.random_drafter import DraftShape
-from helpers.reference.chain import draft_chain, generate
+from helpers.reference.chain import generate
 from helpers.reference.drafter import Drafter
 from helpers.reference.target import Target
-from helpers.tiny import ConvertedPair, TinyTarget, prompt_ids
+from helpers.tiny import ConvertedPair, prompt_ids
 
-from .cases import DEEPSPEC, EAGLE1
-from .conftest import EXACT, Both
+from .conftest import EXACT
 
 DEPTH = 5
 N_TOKENS = 150
@@ -76,32 +73,6 @@ def test_rounds_equal_the_reference(kind: str, arch: str, pairs: Callable[..., C
     for seed in (1, 2):
         prompt = prompt_ids(40, seed)
         assert engine_run(it, prompt) == reference_run(it, prompt)
-
-
-@pytest.mark.parametrize("shape", [EAGLE1, DEEPSPEC], ids=["eagle1", "deepspec"])
-def test_drafts_of_other_families_equal_the_reference(
-    shape: DraftShape, both: Callable[[DraftShape], Both], target: TinyTarget
-) -> None:
-    """Compares the engine's drafts with the reference's. The test accepts all drafts, so the text consists of
-    drafts and one token of the target per round. The prompt is computed in slices.
-    """
-    it, prompt, depth = both(shape), prompt_ids(40), 4
-    with (
-        eaglecpp.Engine.open(
-            target.gguf, draft=it.draft, n_ctx=256, n_threads=1, n_batch=16, **EXACT
-        ) as engine,
-        accepted_at_random([1.0] * depth),
-    ):
-        more: dict[str, Any] = {"max_tokens": 2 * depth + 3, "temperature": 0.0, "ignore_eos": True}
-        text = engine.generate(prompt, strategy=f"chain:{depth}", **more).tokens
-    states = Target(target.directory, shape.layers)
-    for start in (1, 2 + depth):
-        known = [*prompt, *text[:start]]
-        states.reset()
-        it.reference.reset()
-        features, _ = states.forward(known[:-1])
-        logits, state = it.reference.commit(features, known[1:])
-        assert text[start : start + depth] == draft_chain(it.reference, logits, state, depth)
 
 
 def test_a_prefill_in_small_slices_changes_nothing(it: ConvertedPair) -> None:

@@ -21,7 +21,7 @@ import torch
 
 from .checkpoint import Weights, load_config, load_weights
 from .gemma import PartialRope
-from .layers import AttentionShape, Rope, attend, linear, rms
+from .layers import AttentionShape, Rope, attend, linear, mlp, rms
 
 
 @dataclass(frozen=True)
@@ -232,15 +232,6 @@ class BlockDrafter:
         """Returns the factors that Laguna's gates apply to the output of attention, `[n_rows, n_heads]`."""
         return torch.nn.functional.softplus(linear(x, self.w, f"layers.{i}.self_attn.g_proj"))
 
-    def feed_forward(self, i: int, x: torch.Tensor) -> torch.Tensor:
-        name = f"layers.{i}.mlp"
-        gate = linear(x, self.w, f"{name}.gate_proj")
-        if self.is_gemma:
-            gate = torch.nn.functional.gelu(gate, approximate="tanh")
-        else:
-            gate = torch.nn.functional.silu(gate)
-        return linear(gate * linear(x, self.w, f"{name}.up_proj"), self.w, f"{name}.down_proj")
-
     def layer(self, i: int, h: torch.Tensor) -> torch.Tensor:
         name = f"layers.{i}"
 
@@ -252,7 +243,7 @@ class BlockDrafter:
         out = self.convolved(out, x, f"{name}.attention_conv", 1)
         h = h + (norm(out, "post_attention_layernorm") if self.is_gemma else out)
         x = norm(h, "pre_feedforward_layernorm" if self.is_gemma else "post_attention_layernorm")
-        out = self.feed_forward(i, self.convolved(x, x, f"{name}.mlp_conv", 0))
+        out = mlp(self.convolved(x, x, f"{name}.mlp_conv", 0), self.w, f"{name}.mlp", is_gemma=self.is_gemma)
         out = self.convolved(out, x, f"{name}.mlp_conv", 1)
         h = h + (norm(out, "post_feedforward_layernorm") if self.is_gemma else out)
         return h * self.w.get(f"{name}.layer_scalar", torch.ones(1))

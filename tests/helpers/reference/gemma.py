@@ -11,7 +11,7 @@ import torch
 
 from .checkpoint import Weights
 from .drafter import Drafter
-from .layers import Rope, attend, linear, rms
+from .layers import Rope, attention, mlp, rms
 
 
 class PartialRope(Rope):
@@ -60,17 +60,9 @@ class GemmaDrafter(Drafter):
         name, shape, w = f"layers.{i}", self.shape, self.w
         normed = rms(h, w[f"{name}.hidden_norm.weight"], self.eps)
         u = self.concat(rms(self.embedded(tokens), w[f"{name}.input_layernorm.weight"], self.eps), normed)
-        n_rows, attention = len(u), f"{name}.self_attn"
-        q = linear(u, w, f"{attention}.q_proj").view(n_rows, shape.n_heads, shape.head_dim)
-        k = linear(u, w, f"{attention}.k_proj").view(n_rows, shape.n_kv_heads, shape.head_dim)
-        v = k
-        if f"{attention}.v_proj.weight" in w:
-            v = linear(u, w, f"{attention}.v_proj").view(k.shape)
-        q, k = (rms(x, w[f"{attention}.{n}_norm.weight"], self.eps) for n, x in (("q", q), ("k", k)))
-        self.cache[i].append(self.rope(k, positions), rms(v, torch.ones(v.shape[-1]), self.eps))
-        out = attend(self.rope(q, positions), self.cache[i].k, self.cache[i].v, visible, scale=1.0)
-        h = h + self.after(linear(out, w, f"{attention}.o_proj"), f"{name}.post_attention_layernorm")
+        out = attention(
+            u, w, f"{name}.self_attn", shape, self.rope, positions, visible, self.cache[i], is_gemma=True
+        )
+        h = h + self.after(out, f"{name}.post_attention_layernorm")
         m = rms(h, w[f"{name}.pre_feedforward_layernorm.weight"], self.eps)
-        gate = torch.nn.functional.gelu(linear(m, w, f"{name}.mlp.gate_proj"), approximate="tanh")
-        gated = gate * linear(m, w, f"{name}.mlp.up_proj")
-        return h + self.after(linear(gated, w, f"{name}.mlp.down_proj"), f"{name}.post_feedforward_layernorm")
+        return h + self.after(mlp(m, w, f"{name}.mlp", is_gemma=True), f"{name}.post_feedforward_layernorm")

@@ -28,9 +28,11 @@ def linear(x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
     return torch.nn.functional.linear(x, weights[f"{name}.weight"], bias)
 
 
-def mlp(x: torch.Tensor, weights: Weights, prefix: str) -> torch.Tensor:
-    """Computes a SwiGLU feed-forward layer."""
-    gate = torch.nn.functional.silu(linear(x, weights, f"{prefix}.gate_proj"))
+def mlp(x: torch.Tensor, weights: Weights, prefix: str, *, is_gemma: bool = False) -> torch.Tensor:
+    """Computes a gated feed-forward layer, with SiLU, or with GELU for Gemma."""
+    gate = linear(x, weights, f"{prefix}.gate_proj")
+    F = torch.nn.functional
+    gate = F.gelu(gate, approximate="tanh") if is_gemma else F.silu(gate)
     return linear(gate * linear(x, weights, f"{prefix}.up_proj"), weights, f"{prefix}.down_proj")
 
 
@@ -157,21 +159,29 @@ def attention(
     positions: torch.Tensor,
     visible: torch.Tensor,
     cache: KV,
+    *,
+    is_gemma: bool = False,
 ) -> torch.Tensor:
     """Computes grouped-query attention of new rows `u` over the rows of `cache` and the new rows. Appends K
-    and V of the new rows to `cache`.
+    and V of the new rows to `cache`. Gemma 4 norms the values, which may be the keys before their norm, and
+    does not scale the scores.
 
     `visible` is bool `[n_rows, n_past + n_rows]`. Returns the output projection, `[n_rows, hidden]`.
     """
     n_rows = u.shape[0]
     q = linear(u, weights, f"{prefix}.q_proj").view(n_rows, shape.n_heads, shape.head_dim)
     k = linear(u, weights, f"{prefix}.k_proj").view(n_rows, shape.n_kv_heads, shape.head_dim)
-    v = linear(u, weights, f"{prefix}.v_proj").view(n_rows, shape.n_kv_heads, shape.head_dim)
+    v = k
+    if f"{prefix}.v_proj.weight" in weights:
+        v = linear(u, weights, f"{prefix}.v_proj").view(k.shape)
+    if is_gemma:
+        v = rms(v, torch.ones(shape.head_dim), shape.eps)
     if f"{prefix}.q_norm.weight" in weights:
         q = rms(q, weights[f"{prefix}.q_norm.weight"], shape.eps)
         k = rms(k, weights[f"{prefix}.k_norm.weight"], shape.eps)
     cache.append(rope(k, positions), v)
-    out = attend(rope(q, positions), cache.k, cache.v, visible, shape.head_dim**-0.5)
+    scale = 1.0 if is_gemma else shape.head_dim**-0.5
+    out = attend(rope(q, positions), cache.k, cache.v, visible, scale)
     return linear(out, weights, f"{prefix}.o_proj")
 
 
