@@ -14,17 +14,9 @@ from typing import Any
 import pytest
 
 import eaglecpp
+from helpers import tiny_arch
 from helpers.models import Models
 from helpers.tiny import prompt_ids
-from helpers.tiny_arch import (
-    WINDOW,
-    make_forgetful_hybrid,
-    make_hybrid,
-    make_latent,
-    make_recurrent,
-    make_windowed,
-    make_with_head,
-)
 
 from .conftest import EXACT
 
@@ -32,12 +24,12 @@ N_TOKENS = 150
 Opened = Callable[..., eaglecpp.Engine]
 
 
-FORGETFUL = (make_recurrent, make_forgetful_hybrid)
+FORGETFUL = (tiny_arch.make_recurrent, tiny_arch.make_forgetful_hybrid)
 
 
 @pytest.fixture(
     scope="module",
-    params=[make_windowed, make_latent, make_hybrid, *FORGETFUL],
+    params=[tiny_arch.make_windowed, tiny_arch.make_latent, tiny_arch.make_hybrid, *FORGETFUL],
     ids=["windowed", "latent", "hybrid", "recurrent", "forgetful"],
 )
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Models:
@@ -47,7 +39,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[eaglecpp.Engine]:
-    pair = make_hybrid(tmp_path_factory.mktemp("hybrid"))
+    pair = tiny_arch.make_hybrid(tmp_path_factory.mktemp("hybrid"))
     with open_pair(pair) as engine:
         yield engine
 
@@ -63,7 +55,7 @@ def test_closing_gaps_changes_no_text(tmp_path: Path) -> None:
     back beyond the window.
     """
     pair, options = (
-        make_windowed(tmp_path),
+        tiny_arch.make_windowed(tmp_path),
         {"max_tokens": 300, "temperature": 0.9, "seed": 3, "ignore_eos": True},
     )
     prompts = [prompt_ids(60), [*prompt_ids(60)[:50], *prompt_ids(15)]]
@@ -84,7 +76,7 @@ def test_conversations_side_by_side_keep_the_bits_of_windows(tmp_path: Path) -> 
     """Tests that conversations side by side keep their bits on targets with windows. llama.cpp may reuse
     cells that a window has passed, and the order of the cells changes the sums of attention.
     """
-    target, texts = make_windowed(tmp_path).target, ([*range(5, 195)] * 5, [*range(195, 5, -1)] * 5)
+    target, texts = tiny_arch.make_windowed(tmp_path).target, ([*range(5, 195)] * 5, [*range(195, 5, -1)] * 5)
     options: dict[str, Any] = {"temperature": 0.9, "seed": 5, "max_tokens": 20, "n_probs": 1}
     sizes: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "planner_cache": False}
     with (
@@ -104,7 +96,7 @@ def run(engine: eaglecpp.Engine, **options: Any) -> eaglecpp.Completion:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_same_seed_same_tokens(pair: Models, temperature: float) -> None:
-    assert WINDOW < 40, "the window must be shorter than the prompt"
+    assert tiny_arch.WINDOW < 40, "the window must be shorter than the prompt"
     with open_pair(pair) as engine:
         plain = run(engine, strategy="off", temperature=temperature)
         for strategy in ("chain:1", "chain:3", "chain:5", "tree:k=3,depth=4,nodes=12", "auto"):
@@ -121,7 +113,7 @@ def test_a_prompt_that_leaves_the_text_is_answered_like_a_new_one(tmp_path: Path
     """Tests prompts that leave the text of their conversation. Such prompts need care, because llama.cpp
     rewinds without an error to recurrent states that it has already overwritten.
     """
-    target, options = make_with_head(tmp_path, "qwen35"), {"strategy": "off", "ignore_eos": True}
+    target, options = tiny_arch.make_with_head(tmp_path, "qwen35"), {"strategy": "off", "ignore_eos": True}
     with eaglecpp.Engine.open(target, draft="mtp", n_ctx=512, n_threads=1, **EXACT) as engine:
         for n_back in (2, 3, 12):
             engine.clear()
@@ -150,7 +142,7 @@ def test_a_recurrent_state_takes_chains_and_the_report_says_so(hybrid: eaglecpp.
 
 
 def test_recurrent_states_turn_trees_into_chains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with open_pair(make_hybrid(tmp_path), strategy="tree:k=2,depth=3,nodes=4") as engine:
+    with open_pair(tiny_arch.make_hybrid(tmp_path), strategy="tree:k=2,depth=3,nodes=4") as engine:
         assert "chain:3 instead of tree:k=2,depth=3,nodes=4" in caplog.text
         assert run(engine, temperature=0.0).timings.plan["strategy"] == "chain:3"
 

@@ -23,18 +23,11 @@ import pytest
 from llama_cpp import llama_supports_gpu_offload
 
 import eaglecpp
+from eaglecpp import errors
 from eaglecpp.chat.images import image_mark
 from eaglecpp.chat.message import Message
 from eaglecpp.engine.projector_worker import send
 from eaglecpp.engine.stream import next_chunks
-from eaglecpp.errors import (
-    ContextFullError,
-    GgufError,
-    InvalidValueError,
-    MismatchError,
-    ModelNotFoundError,
-    UnsupportedError,
-)
 from eaglecpp.lowlevel import system_info
 from helpers.amx import spare_llama_cpp
 from helpers.http_server import DRAFT, TARGET
@@ -177,11 +170,17 @@ def test_images_are_encoded_once_if_they_fit(open_engine: Callable[..., eaglecpp
     with open_engine() as engine:
         for n, n_sent in ((100, 1), (2000, 0)):
             for message in (ask("What?", *[one] * n), ask(f"What? {image_mark(one) * (n - 1)}", one)):
-                with counted_encodings() as sent, pytest.raises(ContextFullError, match="prompt is too long"):
+                with (
+                    counted_encodings() as sent,
+                    pytest.raises(errors.ContextFullError, match="prompt is too long"),
+                ):
                     engine.chat([message], **GREEDY)
                 assert sent == [""] * n_sent
         for text in ("What is this? " * 9999, f"{'What? ' * 250}{image_mark(one)}" * 9):
-            with counted_encodings() as sent, pytest.raises(ContextFullError, match="at least 1024 tokens"):
+            with (
+                counted_encodings() as sent,
+                pytest.raises(errors.ContextFullError, match="at least 1024 tokens"),
+            ):
                 engine.chat([ask(text, one)], **GREEDY)
             assert not sent
         with counted_encodings() as sent:
@@ -195,7 +194,7 @@ def test_an_image_larger_than_the_context_is_refused(open_engine: Callable[..., 
     image = make_image(1, width=8, height=5000)
     with open_engine(n_ctx=256) as engine, counted_encodings() as sent:
         for asked in (engine.chat, engine.chat_prompt):
-            with pytest.raises(ContextFullError, match="context size of 256"):
+            with pytest.raises(errors.ContextFullError, match="context size of 256"):
                 asked([ask("What?", image)])
     assert not any(sent)
 
@@ -207,7 +206,7 @@ def test_the_memory_of_an_unpacked_image_is_bounded(open_engine: Callable[..., e
     with open_engine() as engine:
         assert engine.chat([ask("What is len?", image)], **GREEDY).text
         before = own_reader().memory_info().vms
-        with pytest.raises(InvalidValueError, match="pixels unpacks to more than"):
+        with pytest.raises(errors.InvalidValueError, match="pixels unpacks to more than"):
             engine.chat([ask("What?", bomb)], **GREEDY)
         assert own_reader().memory_info().vms == before
         if sys.platform == "linux" and not llama_supports_gpu_offload():
@@ -309,31 +308,31 @@ def test_refusals(seeing: Seeing, open_engine: Callable[..., eaglecpp.Engine], t
         for image, why in (
             (damaged, "damaged"), (huge, "pixels"), (b"<svg/>", "PNG"), (other, "PNG"), (filled, "PNG")
         ):  # fmt: skip
-            with pytest.raises(InvalidValueError, match=why):
+            with pytest.raises(errors.InvalidValueError, match=why):
                 engine.chat([ask("What?", image)], **GREEDY)
         large = [of_side(6000, seed) for seed in (1, 2)]
-        with pytest.raises(InvalidValueError, match="the images of a prompt have 68 million pixels"):
+        with pytest.raises(errors.InvalidValueError, match="the images of a prompt have 68 million pixels"):
             engine.chat([ask("What?", *large)], **GREEDY)
         assert engine.chat([ask("What is len?", make_image(1))], **GREEDY).text, "the process must continue"
-        with pytest.raises(InvalidValueError, match="unknown or was evicted"):
+        with pytest.raises(errors.InvalidValueError, match="unknown or was evicted"):
             engine.generate([1, -9999, 5], **GREEDY)
         prompt = engine.chat_prompt([ask("What is len?", make_image(1))])
         first = next(i for i, token in enumerate(prompt) if token < 0)
-        with pytest.raises(InvalidValueError, match="expected all"):
+        with pytest.raises(errors.InvalidValueError, match="expected all"):
             engine.generate(prompt[: first + 2] + prompt[first + 3 :], **GREEDY)
     with (
         eaglecpp.Engine.open(TARGET, n_threads=1) as engine,
-        pytest.raises(UnsupportedError, match="without a projector"),
+        pytest.raises(errors.UnsupportedError, match="without a projector"),
     ):
         engine.chat([ask("What?", make_image(1))])
-    with pytest.raises(ModelNotFoundError, match="projector"):
+    with pytest.raises(errors.ModelNotFoundError, match="projector"):
         open_engine(mmproj=str(tmp_path / "none.gguf"))
     bad = tmp_path / "bad.gguf"
     for data in (seeing.projector.read_bytes()[:5000], b"GGUF", TARGET.read_bytes()[:100_000]):
         bad.write_bytes(data)
-        with pytest.raises(GgufError, match=r"bad\.gguf"):
+        with pytest.raises(errors.GgufError, match=r"bad\.gguf"):
             open_engine(mmproj=str(bad))
-    with pytest.raises(MismatchError, match="is not a projector"):
+    with pytest.raises(errors.MismatchError, match="is not a projector"):
         open_engine(mmproj=str(make_projector(tmp_path / "other.gguf", 64)))
 
 
@@ -350,7 +349,7 @@ def test_a_file_that_ends_llama_cpp_does_not_end_the_engine(tmp_path: Path) -> N
     """
     path = make_projector(tmp_path / "odd.gguf", N_EMBD, patch_size=5)
     with (
-        pytest.raises((MismatchError, InvalidValueError)),
+        pytest.raises((errors.MismatchError, errors.InvalidValueError)),
         eaglecpp.Engine.open(TARGET, n_threads=1, mmproj=str(path)) as engine,
     ):
         engine.chat([ask("What is len?", make_image(1))], **GREEDY)
@@ -513,6 +512,8 @@ def test_unknown_row_numbering_is_refused(tmp_path: Path) -> None:
     target = make_seeing(tmp_path, "qwen2vl").target
     with (
         eaglecpp.Engine.open(target, n_threads=1, mmproj=str(projector)) as engine,
-        pytest.raises(UnsupportedError, match=r"hunyuan\.gguf numbers image positions in an unsupported way"),
+        pytest.raises(
+            errors.UnsupportedError, match=r"hunyuan\.gguf numbers image positions in an unsupported way"
+        ),
     ):
         engine.chat([ask("What?", make_image(1))], **GREEDY)

@@ -16,16 +16,7 @@ import numpy as np
 import pytest
 
 import eaglecpp
-from eaglecpp import AsyncEngine, Engine
-from eaglecpp.errors import (
-    ContextFullError,
-    GgufError,
-    InvalidTypeError,
-    InvalidValueError,
-    MismatchError,
-    QueueFullError,
-    UnsupportedError,
-)
+from eaglecpp import AsyncEngine, Engine, errors
 from helpers.models import Models
 from helpers.tiny_arch import make_hybrid, make_recurrent, make_windowed
 from helpers.tiny_bert import BertSpec, make_bert
@@ -106,7 +97,7 @@ def test_a_too_long_text_is_cut_before_its_end_token_or_refused(bert: Engine) ->
     tokens = bert.native.tokenize(long.encode(), True, True)
     same = bert.embed([*tokens[:127], tokens[-1]])
     assert cut.vector == pytest.approx(same.vector, abs=1e-6) and not same.is_truncated
-    with pytest.raises(ContextFullError, match=f"input 1 has {len(tokens)} tokens, but the context"):
+    with pytest.raises(errors.ContextFullError, match=f"input 1 has {len(tokens)} tokens, but the context"):
         bert.embed(["x", long], truncate=False)
     assert bert.embedder.embed([long], n_ctx=16)[0].n_tokens == 16
     huge = bert.embed("fox " * 100_000)  # the engine reads only the beginning of this text
@@ -127,17 +118,17 @@ async def test_an_embedding_model_refuses_to_generate(encoders: dict[str, Path],
             lambda: engine.chat(turns),
             lambda: engine.session(),
         ):
-            with pytest.raises(UnsupportedError, match=r"bert\.gguf is an embedding model"):
+            with pytest.raises(errors.UnsupportedError, match=r"bert\.gguf is an embedding model"):
                 call()
-    with pytest.raises((UnsupportedError, MismatchError)):
+    with pytest.raises((errors.UnsupportedError, errors.MismatchError)):
         Engine.open(encoders["bert"], models.draft)
-    with pytest.raises((UnsupportedError, MismatchError)):
+    with pytest.raises((errors.UnsupportedError, errors.MismatchError)):
         Engine.open(models.target, encoders["bert"])
     with Engine.open(encoders["bert"], "text") as engine:
         assert not engine.has_draft and engine.embed("x").n_tokens == 3
 
     async with await AsyncEngine.open(encoders["bert"]) as engine:
-        with pytest.raises(UnsupportedError):
+        with pytest.raises(errors.UnsupportedError):
             engine.stream("x")
         assert len(await engine.embed(["x", "y"])) == 2
 
@@ -145,24 +136,24 @@ async def test_an_embedding_model_refuses_to_generate(encoders: dict[str, Path],
 def test_wrong_texts_are_named(bert: Engine, tmp_path: Path) -> None:
     assert bert.embed([]) == [] and bert.embed("").n_tokens == 2
     with pytest.raises(
-        InvalidValueError, match="pooling: expected none, mean, cls, last or rank, found 'max'"
+        errors.InvalidValueError, match="pooling: expected none, mean, cls, last or rank, found 'max'"
     ):
         bert.embed("x", pooling="max")
-    with pytest.raises(InvalidValueError, match="token id 1000000"):
+    with pytest.raises(errors.InvalidValueError, match="token id 1000000"):
         bert.embed([1, 1_000_000])
-    with pytest.raises(InvalidTypeError, match="expected a list of texts, found str"):
+    with pytest.raises(errors.InvalidTypeError, match="expected a list of texts, found str"):
         bert.embedder.embed("text")
-    with pytest.raises(UnsupportedError, match="rerankers"):
+    with pytest.raises(errors.UnsupportedError, match="rerankers"):
         bert.embed("x", pooling="rank")
     rank = make_bert(tmp_path / "rank.gguf", BertSpec(pooling="rank", n_labels=1))
-    with Engine.open(rank) as engine, pytest.raises(UnsupportedError, match="rerankers"):
+    with Engine.open(rank) as engine, pytest.raises(errors.UnsupportedError, match="rerankers"):
         engine.embed("x")
 
 
 @pytest.mark.parametrize("key", ["bos", "seperator"])
 def test_a_file_without_the_tokens_around_a_text_is_named(tmp_path: Path, key: str) -> None:
     path = make_bert(tmp_path / "a.gguf", **{key: None})
-    with Engine.open(path) as engine, pytest.raises(GgufError, match=f"{key}_token_id"):
+    with Engine.open(path) as engine, pytest.raises(errors.GgufError, match=f"{key}_token_id"):
         engine.embed("x")
 
 
@@ -171,7 +162,7 @@ def test_an_unknown_pooling_is_named(tmp_path: Path) -> None:
     data = path.read_bytes()
     at = data.index(b"bert.pooling_type") + len(b"bert.pooling_type") + 4
     path.write_bytes(data[:at] + (9).to_bytes(4, "little") + data[at + 4 :])
-    with Engine.open(path) as engine, pytest.raises(GgufError, match=r"key 'bert\.pooling_type' is 9"):
+    with Engine.open(path) as engine, pytest.raises(errors.GgufError, match=r"key 'bert\.pooling_type' is 9"):
         engine.embed("x")
 
 
@@ -191,7 +182,7 @@ async def test_many_tasks_embed_and_generate(models: Models) -> None:
         assert cosines((await engine.embed([TEXTS[2]]))[0].vector, alone.vector) >= 0.9999
         many = [asyncio.ensure_future(engine.embed([TEXTS[2]] * 64)) for _ in range(20)]
         done = await asyncio.gather(*many, return_exceptions=True)
-        assert any(isinstance(one, QueueFullError) for one in done)
+        assert any(isinstance(one, errors.QueueFullError) for one in done)
         assert any(isinstance(one, list) for one in done)
 
 
@@ -206,7 +197,7 @@ def test_llama_returns_the_same_as_llama_cpp(models: Models, encoders: dict[str,
     assert vectors[0].shape == vectors[1].shape and (cosines(*vectors) >= 0.9999).all()
     assert found == expected
     assert len(ours.embed(TEXTS)) == 4 and ours.embed(TEXTS, return_count=True)[1] > 20
-    with pytest.raises(ContextFullError):
+    with pytest.raises(errors.ContextFullError):
         ours.embed("fox " * 300, truncate=False)
     for one in (theirs, ours):
         one.close()

@@ -14,15 +14,7 @@ from typing import Any
 import gguf
 import pytest
 
-from eaglecpp import Completion, Engine
-from eaglecpp.errors import (
-    ContextFullError,
-    EngineBusyError,
-    GgufError,
-    InvalidValueError,
-    ModelNotFoundError,
-    UnsupportedError,
-)
+from eaglecpp import Completion, Engine, errors
 from helpers.models import Models
 from helpers.tiny import prompt_ids
 
@@ -93,8 +85,8 @@ def test_bos_is_added_once_to_text_and_never_to_ids(engine: Engine) -> None:
         ([1.5], TypeError, "float"),
         (5, TypeError, "prompt: expected str, bytes or a list of token ids, found int"),
         (None, TypeError, "found NoneType"),
-        ("\ud800", InvalidValueError, "surrogates"),
-        (prompt_ids(N_CTX + 10), ContextFullError, f"context size of {N_CTX}"),
+        ("\ud800", errors.InvalidValueError, "surrogates"),
+        (prompt_ids(N_CTX + 10), errors.ContextFullError, f"context size of {N_CTX}"),
     ],
 )
 def test_an_invalid_prompt_is_refused(engine: Engine, prompt: Any, error: type[Exception], text: str) -> None:
@@ -220,12 +212,12 @@ def test_a_new_call_ends_an_open_stream_of_another_thread(engine: Engine, fresh:
     thread.start()
     thread.join()
     assert made[0].tokens == fresh.tokens
-    with pytest.raises(EngineBusyError, match="a newer call took this session over"):
+    with pytest.raises(errors.EngineBusyError, match="a newer call took this session over"):
         next(stream)
     assert list(stream) == []
     stream = engine.stream("xy zz", max_tokens=24)
     engine.clear()
-    with pytest.raises(EngineBusyError, match="a newer call took this session over"):
+    with pytest.raises(errors.EngineBusyError, match="a newer call took this session over"):
         next(stream)
     assert greedy(engine).tokens == fresh.tokens
 
@@ -237,10 +229,10 @@ def test_wrong_files_are_refused_with_their_names(models: Models, tmp_path: Path
     text = tmp_path / "notes.gguf"
     text.write_text("these are not the weights you are looking for\n" * 9, encoding="utf-8")
     for target, draft in ((text, None), (models.target, text), (models.target, models.target)):
-        with pytest.raises((GgufError, UnsupportedError)) as caught:
+        with pytest.raises((errors.GgufError, errors.UnsupportedError)) as caught:
             Engine.open(target, draft)
         assert Path(draft or target).name in str(caught.value)
-    with pytest.raises(ModelNotFoundError, match="drafter") as missing:
+    with pytest.raises(errors.ModelNotFoundError, match="drafter") as missing:
         Engine.open(models.target, tmp_path / "none.gguf")
     assert len(missing.traceback) > 2  # the traceback in a log shows the caller that opened the file
 
@@ -269,7 +261,7 @@ def test_parallel_sessions(engine: Engine, fresh: Completion) -> None:
         for _ in zip(*streams, strict=False):
             pass
         assert [stream.finish().tokens for stream in streams] == [fresh.tokens] * 2
-        with pytest.raises(EngineBusyError, match="n_sequences=3"):
+        with pytest.raises(errors.EngineBusyError, match="n_sequences=3"):
             engine.session()
     with pytest.raises(ValueError, match="closed"):
         other.generate("x")

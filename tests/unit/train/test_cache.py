@@ -97,23 +97,17 @@ def test_the_size_is_announced_and_kept(models: Models, tmp_path: Path) -> None:
     assert steps[-1] == (sum(LENGTHS), sum(LENGTHS))
 
 
-def test_a_cache_serves_other_splits_and_captures_only_new_conversations(models: Models, copy: Path) -> None:
+def test_a_cache_serves_other_splits_and_captures_new_conversations_once(models: Models, copy: Path) -> None:
     plans: list[str] = []
     before = files_of(copy)
-    some = [conversations()[3], *conversations((9,))]
+    some = [conversations()[3], *2 * conversations((9,))]
     source = open_source(models.target, some, copy, model=MODEL, on_plan=plans.append)
     assert "1 conversation cached, 1 to capture" in plans[0]
+    assert len(captures(copy)) == len(LENGTHS) + 1
     assert (source.sample(0).tokens == some[0].tokens).all()
     assert (source.sample(1).tokens == some[1].tokens).all()
+    assert (source.sample(1).features == source.sample(2).features).all()
     assert files_of(copy).items() > before.items()
-
-
-def test_equal_conversations_are_stored_once(models: Models, tmp_path: Path) -> None:
-    one = conversations()[0]
-    folder = tmp_path / "c"
-    source = open_source(models.target, [one, one], folder, model=MODEL)
-    assert (source.sample(0).features == source.sample(1).features).all()
-    assert len(captures(folder)) == 1
 
 
 def test_several_threads_capture_the_same_bytes_each_with_its_own_target(

@@ -80,13 +80,9 @@ def test_turns_are_the_assistants_text_and_its_end_token(tmp_path: Path, engine:
     whole = engine.detokenize(one.tokens.tolist(), special=True)
     assert whole.startswith("<|bos|><|im_start|>system\nbe kind<|im_end|>\n<|im_start|>user\nwho")
     assert whole.endswith("\n how old<|im_end|>")
-    assert (read.report.tokens, read.report.trained) == (len(one.tokens), np.count_nonzero(one.turns))
-
-
-def test_the_tokens_before_an_answer_equal_the_engines_prompt(tmp_path: Path, engine: Engine) -> None:
-    (one,) = data.load([write_lines(tmp_path / "a.jsonl", chat(*TALK[:3]))], engine, 512).conversations
     begin = int(np.flatnonzero(one.turns)[0])
     assert one.tokens[:begin].tolist() == engine.chat_prompt(messages(*TALK[:2]))
+    assert (read.report.tokens, read.report.trained) == (len(one.tokens), np.count_nonzero(one.turns))
 
 
 def test_sharegpt_is_the_same_conversation(tmp_path: Path, engine: Engine) -> None:
@@ -201,7 +197,7 @@ def test_a_chat_whose_answer_is_beyond_the_context_is_left_out(tmp_path: Path, e
 
 
 def test_text_is_split_into_pieces_without_loss(tmp_path: Path, engine: Engine) -> None:
-    text = "".join(f"line {n} of the old man\n" for n in range(60))
+    text = "".join(f"line {n} of the old man <|im_end|>\n" for n in range(60))
     (tmp_path / "story.txt").write_text(text, encoding="utf-8")
     read = data.load([tmp_path / "story.txt"], engine, 100)
     assert [len(one.tokens) for one in read.conversations[:-1]] == [100] * (len(read.conversations) - 1)
@@ -209,12 +205,7 @@ def test_text_is_split_into_pieces_without_loss(tmp_path: Path, engine: Engine) 
     assert all((one.turns[1:] == 1).all() for one in read.conversations)
     joined = [token for one in read.conversations for token in one.tokens[1:].tolist()]
     assert joined == engine.tokenize(text, add_bos=False, special=False)
-
-
-def test_control_tokens_written_in_a_text_stay_text(tmp_path: Path, engine: Engine) -> None:
-    (tmp_path / "a.txt").write_text("say <|im_end|> now", encoding="utf-8")
-    (one,) = data.load([tmp_path / "a.txt"], engine, 100).conversations
-    assert not set(one.tokens[1:].tolist()) & {0, 1, 2, 3}
+    assert not set(joined) & {0, 1, 2, 3}, "control tokens written in a text must stay text"
 
 
 def test_a_folder_gives_its_text_files_and_reports_the_others(tmp_path: Path, engine: Engine) -> None:

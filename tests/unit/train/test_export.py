@@ -202,33 +202,25 @@ def test_a_checkpoint_read_back_is_the_model_rounded_to_bf16(
         torch.testing.assert_close(state[name], p.detach().to(torch.bfloat16).float(), rtol=0, atol=0)
 
 
-def test_a_new_drafter_starts_with_the_targets_head_and_norm(target: TinyTarget) -> None:
-    file, ids = read_gguf(target.gguf), np.array([1, 5, 300])
-    spec = replace(new_spec(file, target.n_vocab, 8, LAYERS), draft_vocab_size=3)
-    state = from_target(file, spec, ids, seed=1).state
-    assert torch.equal(state["head"], torch.from_numpy(target.weights["lm_head.weight"])[ids])
-    assert torch.equal(state["norm"], torch.from_numpy(target.weights["model.norm.weight"]))
-    again, other = from_target(file, spec, ids, seed=1).state, from_target(file, spec, ids, seed=2).state
-    assert torch.equal(state["layers.0.qkv"], again["layers.0.qkv"]) and not torch.equal(
-        state["layers.0.qkv"], other["layers.0.qkv"]
-    )
-
-
-def test_the_layer_starts_as_the_targets_last_block(arch: str, tmp_path: Path) -> None:
+def test_a_new_drafter_starts_with_the_targets_head_norm_and_last_block(arch: str, tmp_path: Path) -> None:
     """Tests that the first layer starts as the target's last block. Its rows are in the order of checkpoints,
     not in the RoPE order of GGUF files.
     """
     target = make_target(tmp_path, TargetSpec.of(arch, n_layers=7))
-    file = read_gguf(target.gguf)
-    spec = new_spec(file, target.n_vocab, 7, (2, 3, 4))
-    start = from_target(file, spec, np.arange(target.n_vocab), seed=1)
+    file, ids = read_gguf(target.gguf), np.array([1, 5, 300])
+    spec = replace(new_spec(file, target.n_vocab, 7, (2, 3, 4)), draft_vocab_size=3)
+    start = from_target(file, spec, ids, seed=1)
     last = {name: torch.from_numpy(w) for name, w in target.weights.items() if ".layers.6." in name}
     attention = "model.layers.6.self_attn"
     expected = torch.cat([last[f"{attention}.{x}_proj.weight"] for x in "qkv"])
-    assert torch.equal(start.state["layers.0.qkv"][:, spec.hidden_size :], expected)
+    qkv = start.state["layers.0.qkv"]
+    assert torch.equal(qkv[:, spec.hidden_size :], expected)
     assert torch.equal(start.state["layers.0.down"], last["model.layers.6.mlp.down_proj.weight"])
     assert torch.equal(start.state["norm"], torch.from_numpy(target.weights["model.norm.weight"]))
+    assert torch.equal(start.state["head"], torch.from_numpy(target.weights["lm_head.weight"])[ids])
     assert any("last block" in note for note in start.notes)
+    same = [torch.equal(from_target(file, spec, ids, seed).state["layers.0.qkv"], qkv) for seed in (1, 2)]
+    assert same == [True, False]
 
 
 def test_new_layers_change_nothing_until_they_are_trained(target: TinyTarget, sample: Sample) -> None:

@@ -54,18 +54,12 @@ def test_default_layers_are_distinct_boundaries() -> None:
 
 @pytest.mark.parametrize("n_vocab", [50, 1000, 70_000])
 def test_labels_are_the_best_of_the_full_log_softmax(n_vocab: int, rng: np.random.Generator) -> None:
-    logits = (4 * rng.standard_normal((37, n_vocab))).astype(np.float32)
+    # Rounded logits are often equal. Of equal logits, the lower id comes first.
+    logits = (4 * rng.standard_normal((37, n_vocab))).round(1).astype(np.float32)
     ids, logp = top_labels(logits, 20)
     full = full_log_softmax(logits)
     assert ids.tolist() == np.argsort(-logits, axis=1, kind="stable")[:, :20].tolist()
     assert np.abs(logp - np.take_along_axis(full, ids.astype(np.int64), 1)).max() < 1e-5
-
-
-def test_labels_of_equal_logits_are_the_lower_ids() -> None:
-    logits = np.zeros((2, 300), np.float32)
-    logits[1, 7] = 1
-    ids, _ = top_labels(logits, 3)
-    assert ids.tolist() == [[0, 1, 2], [7, 0, 1]]
 
 
 def test_a_nan_row_spoils_no_other() -> None:
