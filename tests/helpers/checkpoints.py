@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from eaglecpp.convert import ConvertReport
+from helpers.random_block import BlockShape
 from helpers.random_drafter import DraftShape
 from helpers.tiny import write_files
 
@@ -144,7 +145,7 @@ FAMILIES: dict[str, Callable[[Config, Weights], tuple[Config, Weights]]] = {
 def write_checkpoint(
     directory: Path,
     family: str = "vllm",
-    shape: DraftShape | None = None,
+    shape: DraftShape | BlockShape | None = None,
     *,
     edit: Mapping[str, Any] | None = None,
     add: Mapping[str, Any] | None = None,
@@ -158,7 +159,8 @@ def write_checkpoint(
     """
     shape = shape or DraftShape()
     config, weights = shape.config(), shape.weights()
-    if not (shape.eagle1 or shape.gemma):  # EAGLE-1 and Gemma drafters have their own layouts
+    # EAGLE-1, Gemma and block drafters have their own layouts.
+    if isinstance(shape, DraftShape) and not (shape.eagle1 or shape.gemma):
         config, weights = FAMILIES[family](config, weights)
     weights = {**_without(weights, *drop), **(add or {})}
     return write_files(directory, {**config, **(edit or {})}, weights, save)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Tests the conversion of block drafters. Every layout of a drafter becomes the same file. Slots, layers and
 masks follow the conventions of the drafter's family. If llama.cpp runs a file correctly, the file gets
-llama.cpp's architecture name. The refusal of an unsupported drafter names the unsupported feature.
+llama.cpp's architecture name. test_refusals.py tests the refusals.
 """
 
 from __future__ import annotations
@@ -443,101 +443,6 @@ def test_an_unknown_key_is_refused(
         convert(write_files(tmp_path / "in", config, weights))
     if layout is None and key in config:
         convert(write_files(tmp_path / "in", config | {key: None}, weights))
-
-
-ONES = np.ones((4, 4), F32)
-UNSUPPORTED = errors.UnsupportedError
-REFUSED: list[tuple[str, BlockShape, Config, Config, type[Exception]]] = [
-    ("Domino's recurrent head", DFLASH, {"architectures": ["DominoDraftModel"]}, {}, UNSUPPORTED),
-    ("Domino's recurrent head", DFLASH, dflash_config(projector_type="domino"), {}, UNSUPPORTED),
-    ("JetSpec's shifted positions", DFLASH, dflash_config(causal_head=True), {}, UNSUPPORTED),
-    ("JetSpec's shifted positions", DFLASH, {"draft_shift": True}, {}, UNSUPPORTED),
-    ("DeepSeek-V4's blocks", DFLASH, {"dspark_block_size": 5}, {}, UNSUPPORTED),
-    ("DeepSeek-V4's blocks", DSPARK, {}, {"mtp.0.main_proj.weight": ONES}, UNSUPPORTED),
-    ("attention_sink_bias is True", DFLASH, dflash_config(attention_sink_bias=True), {}, errors.ConfigError),
-    ("attention_value_scale: expected", DFLASH, {"attention_value_scale": -0.7}, {}, errors.ConfigError),
-    ("fused or gated attention", DFLASH, {}, {"layers.0.self_attn.qkv_proj.weight": ONES}, UNSUPPORTED),
-    (r"g_proj.weight: expected \[4, 64\], found \[64, 64\]", LAGUNA, {"gating": "per-element"},
-     {"layers.0.self_attn.g_proj.weight": np.ones((64, 64), F32)}, errors.TensorError),
-    (r"unknown: layers.0.self_attn.qkv_proj.weight \[4, 4\]", LAGUNA, {},
-     {"layers.0.self_attn.qkv_proj.weight": ONES}, errors.TensorError),
-    (r"missing: layers.1.self_attn.g_proj.weight \[4, 64\]", LAGUNA, {},
-     {"layers.1.self_attn.g_proj.weight": None}, errors.TensorError),
-    ("Markov head of type 'gated'", DSPARK, {"markov_head_type": "gated"}, {}, UNSUPPORTED),
-    ("multiply by 1 [+] weight", DFLASH, {"use_gemma_norm": True}, {}, UNSUPPORTED),
-    ("head of type 'rnn'", DSPARK, {"dspark_fixup_head_type": "rnn"}, {}, UNSUPPORTED),
-    ("dspark_markov_rank: expected 8, found 4", DSPARK, {"dspark_markov_rank": 4}, {}, errors.ConfigError),
-    ("log_snr_conditioning", DSPARK, {"log_snr_conditioning": True}, {}, UNSUPPORTED),
-    ("DFlash2 drafters with a Markov head", DFLASH2, {"sample_from_anchor": True}, {}, UNSUPPORTED),
-    ("layer_types: expected full_attention for every layer", GEMMA,
-     {"layer_types": ["sliding_attention", "full_attention"]}, {}, UNSUPPORTED),
-    (r"markov_rank: expected 8, found 16", DSPARK, {"markov_rank": 16}, {}, errors.ConfigError),
-    ("markov_rank: expected 0, because the", PLAIN, {"markov_rank": 8}, {}, errors.ConfigError),
-    ("enable_confidence_head is False", DSPARK, {"enable_confidence_head": False}, {}, errors.ConfigError),
-    ("enable_confidence_head is True", PLAIN, {"enable_confidence_head": True}, {}, errors.ConfigError),
-    ("shift_label and dspark_bonus_anchor contradict", DSPARK, {"shift_label": True,
-     "dspark_bonus_anchor": True}, {}, errors.ConfigError),
-    ("use_confidence_head is True", PLAIN, {"use_confidence_head": True}, {}, errors.ConfigError),
-    ("expected at least 5, the block size", replace(DFLASH, window=4), {}, {}, UNSUPPORTED),
-    ("causal: expected true or false, because use_swa", DFLASH, {"use_swa": True, "swa_window_size": 6,
-     "layer_types": ["sliding_attention", "full_attention"]}, {}, errors.ConfigError),
-    ("XPress", DFLASH, {"architectures": ["XPressSpeculator"], "speculators_model_type": "xpress"}, {},
-     UNSUPPORTED),
-    ("the order of the columns of fc.weight", DSPARK, {"target_layer_ids": [3, 1, 4]}, {},
-     errors.LayerIdError),
-    ("sample_from_anchor: expected true or false", DSPARK, {"architectures": ["DFlashDraftModel"]}, {},
-     errors.ConfigError),
-    ("mask_token_id: expected .* found 367", DSPARK, {"mask_token_id": 367}, {}, errors.ConfigError),
-    ("mask_token_id: expected .* found None", DSPARK, {"mask_token_id": None}, {}, errors.ConfigError),
-    ("block_size: expected 2 to 64", DFLASH, {"block_size": 1}, {}, errors.ConfigError),
-    ("block_size: expected 2 to 64", DFLASH, {"block_size": 65}, {}, errors.ConfigError),
-    ("made for a model of 30 layers, but the target has 8", DSPARK, {"num_target_layers": 30}, {},
-     errors.TargetError),
-    ("projector_type 'foo'", DFLASH, {"projector_type": "foo"}, {}, errors.UnsupportedError),
-    ("DFlash2 without its selector", DFLASH, {"architectures": ["DFlash2DraftModel"]}, {},
-     errors.UnsupportedError),
-    ("selector_rank: expected a tensor", DFLASH, {"selector_rank": 8}, {}, errors.ConfigError),
-    ("selector_top_k: expected at most 367", DFLASH2,
-     {"dflash_config": {**DFLASH2.config()["dflash_config"], "selector_top_k": 368}}, {},
-     errors.ConfigError),
-    ("logit_scale: expected a positive", DFLASH, {"output_multiplier": 0.0}, {}, errors.ConfigError),
-    ("input_embedding_scale: expected a number.*found 1e[+]300", DFLASH, {"input_embedding_scale": 1e300},
-     {}, errors.ConfigError),
-    ("conv_group_size 24 must divide", replace(DFLASH2, group=16),
-     {"dflash_config": {**DFLASH2.config()["dflash_config"], "conv_group_size": 24}}, {}, errors.ConfigError),
-    ("dflash_config: expected an object", DFLASH, {"dflash_config": 3}, {}, errors.ConfigError),
-    ("num_target_layers: expected a positive integer", DSPARK, {"target_layer_ids": None,
-     "num_target_layers": None}, {}, errors.ConfigError),
-    ("num_hidden_layers: expected at most 256", DFLASH, {"num_hidden_layers": 2**30, "use_swa": True,
-     "swa_window_size": 6}, {}, errors.ConfigError),
-    ("to be larger by 1", DSPARK, {"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}, {},
-     errors.LayerIdError),
-    (r"missing: layers\.0\.self_attn\.q_norm", DFLASH, {}, {"layers.0.self_attn.q_norm.weight": None},
-     errors.TensorError),
-    (r"unknown: layers\.0\.hidden_norm", DFLASH, {}, {"layers.0.hidden_norm.weight": np.ones(64, F32)},
-     errors.TensorError),
-    (r"predecessor_codebook: expected \[367, 8\]", DFLASH2, {},
-     {"candidate_selector.predecessor_codebook": np.ones((367, 9), F32)}, errors.TensorError),
-    ("no lm_head.weight, and the target's", replace(REDUCED, own_tables=False), {}, {}, errors.TensorError),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("message", "shape", "edit", "change", "error"), REFUSED)
-def test_refused_by_name(
-    message: str,
-    shape: BlockShape,
-    edit: Config,
-    change: Config,
-    error: type[Exception],
-    convert: Convert,
-    tmp_path: Path,
-) -> None:
-    """Tests that each case is refused with its reason. change: tensors to add; None removes a tensor."""
-    weights = {name: value for name, value in {**shape.weights(), **change}.items() if value is not None}
-    checkpoint = write_files(tmp_path / "in", {**shape.config(), **edit}, weights)
-    with pytest.raises(error, match=message):
-        convert(checkpoint)
-    assert [path.name for path in tmp_path.iterdir()] == ["in"], "a refused conversion must leave no files"
 
 
 def test_a_separate_mask_vector_is_refused(convert: Convert, tmp_path: Path) -> None:

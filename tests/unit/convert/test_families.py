@@ -48,12 +48,10 @@ def test_every_family_becomes_the_same_file(
     [("LlamaForCausalLM", save_bin), ("LlamaForCausalLMEagle", None), ("Qwen2ForCausalLMEagle", None)],
 )
 def test_eagle_1_has_its_own_file(
-    name: str, save: Callable[[Path, dict[str, Any]], None] | None, convert: Convert, tmp_path: Path
+    name: str, save: Callable[[Path, dict[str, Any]], None] | None, converted: Convert
 ) -> None:
     shape = replace(EAGLE1, fc_bias=True, attention_bias=True)
-    report = convert(
-        write_checkpoint(tmp_path / "in", shape=shape, edit={"architectures": [name]}, save=save)
-    )
+    report = converted(shape=shape, edit={"architectures": [name]}, save=save)
     assert (report.spec.aux_layers, report.spec.layer_ids_rule) == ((9,), "final")
     assert key_of(report.out, "general.architecture") == report.spec.architecture == "eagle"
     assert key_of(report.out, "eaglecpp.family") == "eagle1"
@@ -68,9 +66,9 @@ def test_eagle_1_has_its_own_file(
 @pytest.mark.parametrize(
     "option", [{"aux_layers": [2]}, {"readings": {"feed": "pre"}}, {"readings": {"feature_norm": "twice"}}]
 )
-def test_eagle_1_refuses_other_readings(option: dict[str, Any], convert: Convert, tmp_path: Path) -> None:
+def test_eagle_1_refuses_other_readings(option: dict[str, Any], converted: Convert) -> None:
     with pytest.raises(LayerIdError, match="are for EAGLE-3"):
-        convert(write_checkpoint(tmp_path / "in", shape=EAGLE1), **option)
+        converted(shape=EAGLE1, **option)
 
 
 @pytest.mark.parametrize(
@@ -85,10 +83,10 @@ def test_eagle_1_refuses_other_readings(option: dict[str, Any], convert: Convert
     ],
 )
 def test_p_eagle_is_eagle_31_with_a_mask(
-    family: str, edit: dict[str, Any], depth: int, convert: Convert, tmp_path: Path
+    family: str, edit: dict[str, Any], depth: int, converted: Convert
 ) -> None:
     shape = DraftShape(n_parallel=6, n_layers=2)
-    report = convert(write_checkpoint(tmp_path / "in", family, shape, edit=edit), aux_layers=shape.layers)
+    report = converted(family, shape, edit=edit, aux_layers=shape.layers)
     assert report.spec.architecture == "eagle31" and "parallel drafting" in report.spec.stock_blockers
     assert key_of(report.out, "eagle31.mask_token_id") == 5
     assert key_of(report.out, "eagle31.parallel_depth") == depth

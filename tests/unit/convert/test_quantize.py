@@ -6,7 +6,6 @@ can write, and no tensor is stored in a wrong type.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import gguf
 import numpy as np
@@ -16,7 +15,7 @@ from gguf import GGMLQuantizationType as Q
 from eaglecpp.convert.errors import QuantTypeError, TensorError
 from eaglecpp.convert.ggml_lib import _library as ggml
 from eaglecpp.convert.quantize import TYPES, ErrorSum, encode, file_type, parse_type, plan_type
-from helpers.checkpoints import Convert, write_checkpoint
+from helpers.checkpoints import Convert
 from helpers.random_drafter import DraftShape
 
 # Maximum relative RMS error for normally distributed values. Each limit is a third above the present error of
@@ -117,8 +116,8 @@ def test_values_beyond_f16_are_refused() -> None:
         encoded(np.full((1, 32), 1e5, np.float32), Q.F16)
 
 
-def test_a_quantised_file_reports_and_falls_back(convert: Convert, tmp_path: Path) -> None:
-    report = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape()), type="Q5_K")
+def test_a_quantised_file_reports_and_falls_back(converted: Convert) -> None:
+    report = converted("vllm", DraftShape(), type="Q5_K")
     by_name = {tensor.name: tensor for tensor in report.tensors}
     assert by_name["fc.weight"].type == "Q8_0"
     assert "Q8_0: rows of 192 are not divisible into Q6_K blocks of 256" in by_name["fc.weight"].note

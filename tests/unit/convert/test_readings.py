@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Tests the ambiguities of checkpoints in each family: the possible readings, the default reading, the effect
 of a chosen reading on the file, and the recorded reasons. tests/parity compares the arithmetic of each
-reading with PyTorch.
+reading with PyTorch. The rules for layer ids have one case per rule and per refusal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from eaglecpp.convert import open_choices
-from eaglecpp.convert.errors import ConfigError, UnsupportedError
+from eaglecpp.convert.errors import ConfigError, LayerIdError, UnsupportedError
 from helpers.checkpoints import Convert, write_checkpoint
 from helpers.gguf_writer import key_of, tensors_of
 from helpers.random_drafter import DraftShape, LatentShape
@@ -95,8 +95,8 @@ def test_a_theta_that_trainer_and_engines_always_read_differently_has_no_default
     assert convert(checkpoint, readings={"rope_theta": 10000}).spec.rope.theta == 1e4
 
 
-def test_a_given_theta_overrides_the_config_of_any_family(convert: Convert, tmp_path: Path) -> None:
-    report = convert(write_checkpoint(tmp_path / "in", "speculators"), readings={"rope_theta": 20000})
+def test_a_given_theta_overrides_the_config_of_any_family(converted: Convert) -> None:
+    report = converted("speculators", readings={"rope_theta": 20000})
     assert report.spec.rope.theta == 2e4
     assert report.spec.readings == ("rope_theta=20000 (given)",)
 
@@ -124,10 +124,8 @@ def test_readings_and_their_reasons_are_in_the_file(convert: Convert, tmp_path: 
     )
 
 
-def test_an_unmeasured_choice_is_reported(convert: Convert, tmp_path: Path) -> None:
-    (note,) = (
-        n for n in convert(write_checkpoint(tmp_path / "in", "eagle", edit=THETA)).notes if "theta" in n
-    )
+def test_an_unmeasured_choice_is_reported(converted: Convert) -> None:
+    (note,) = (n for n in converted("eagle", edit=THETA).notes if "theta" in n)
     assert "rope_theta: read as 500000, but 10000 is also possible" in note
     assert "--reading rope_theta=10000" in note
 
@@ -142,15 +140,15 @@ def test_an_unmeasured_choice_is_reported(convert: Convert, tmp_path: Path) -> N
     ],
 )
 def test_unknown_readings_are_a_usage_error(
-    readings: dict[str, str], message: str, convert: Convert, tmp_path: Path
+    readings: dict[str, str], message: str, converted: Convert
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        convert(write_checkpoint(tmp_path / "in"), readings=readings)
+        converted(readings=readings)
 
 
-def test_readings_that_exclude_each_other_are_refused(convert: Convert, tmp_path: Path) -> None:
+def test_readings_that_exclude_each_other_are_refused(converted: Convert) -> None:
     with pytest.raises(ConfigError, match=r"head_norm=no and feed=post"):
-        convert(write_checkpoint(tmp_path / "in", "torchspec", NEW), readings={"head_norm": "no"})
+        converted("torchspec", NEW, readings={"head_norm": "no"})
 
 
 def test_a_head_without_a_norm_has_no_norm_in_the_file(convert: Convert, tmp_path: Path) -> None:
@@ -185,3 +183,110 @@ def test_megatron_names_of_model_optimizer_have_one_norm(target: TinyTarget, tmp
         add={name: value for name, value in weights.items() if name not in drop},
     )
     assert open_choices(checkpoint, target.gguf) == ()
+
+
+# Layer ids
+
+
+IDS = "eagle_aux_hidden_state_layer_ids"
+BOUNDARY, POST = {"readings": {"layer_ids": "boundary"}}, {"readings": {"layer_ids": "post"}}
+
+
+DEFAULT = (2, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("ids", "given", "expected"),
+    [
+        (None, {}, (DEFAULT, "default")),
+        ([], {}, (DEFAULT, "default")),
+        ([2, 4, 5], {}, (DEFAULT, "boundary")),
+        ([1, 3, 4], {}, (DEFAULT, "post+1")),  # the default ids in the other convention
+        ([1, 3, 4], BOUNDARY, ((1, 3, 4), "boundary")),
+        # boundary ids, because block 8 does not exist
+        ([1, 3, 8], {}, ((1, 3, 8), "boundary")),
+        ([9, 9, 9], {"aux_layers": [0, 3, 8]}, ((0, 3, 8), "given")),
+        (None, {"aux_layers": [1, 3, 4], **POST}, (DEFAULT, "given")),
+        ([4, 2, 5], BOUNDARY, "distinct ascending"),
+        ([2, 2, 5], BOUNDARY, "distinct ascending"),
+        ([2, 4, 9], BOUNDARY, "from 0 to 8"),
+        ([2, 4, 8], POST, "from 0 to 8"),
+        ([-1, 4, 5], BOUNDARY, "from 0 to 8"),
+        (None, {"aux_layers": [2, 4]}, "expected 3 ids, as fc.weight reads 3 states, found 2"),
+    ],
+)
+def test_ids_of_families_without_a_convention(
+    ids: list[int] | None, given: dict[str, Any], expected: Any, convert: Convert, tmp_path: Path
+) -> None:
+    """Tests layer ids of families without a convention. expected: the ids and their rule, or the reason of a
+    refusal.
+    """
+    checkpoint = write_checkpoint(tmp_path / "in", edit={IDS: ids})
+    if isinstance(expected, str):
+        with pytest.raises(LayerIdError, match=expected):
+            convert(checkpoint, **given)
+    else:
+        spec = convert(checkpoint, **given).spec
+        assert (spec.aux_layers, spec.layer_ids_rule) == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "layers", "edit"),
+    [
+        *((family, (2, 4, 7), {}) for family in ("specforge", "torchspec", "modelopt", "speculators")),
+        ("speculators", (1, 3, 4), {}),
+        ("deepspec", (1, 2, 4, 5, 7), {}),
+        # Both keys have the same ids, so the ids are boundary ids in either convention.
+        ("torchspec", (1, 3, 6), {IDS: [1, 3, 6]}),
+        # the number of layers follows from the size of fc
+        ("speculators", (1, 3, 5, 7), {"num_aux_hidden_states": 3}),
+    ],
+)
+def test_families_with_a_convention_need_no_flag(
+    family: str, layers: tuple[int, ...], edit: dict[str, Any], converted: Convert
+) -> None:
+    qwen3 = {"qk_norm": True, "n_draft_vocab": 367} if family == "deepspec" else {}
+    shape = DraftShape(layers=layers, **qwen3)
+    report = converted(family, shape, edit=edit)
+    assert report.spec.aux_layers == layers
+    assert (report.spec.layer_ids_rule == "boundary") == (family == "speculators" or IDS in edit)
+    assert any("layer_ids: read as boundary" in note for note in report.notes) == (layers == (1, 3, 4))
+
+
+@pytest.mark.parametrize("family", ["eagle", "vllm", "automodel"])
+def test_families_without_a_convention_need_a_reading(family: str, convert: Convert, tmp_path: Path) -> None:
+    shape = DraftShape(layers=(1, 3, 6))
+    checkpoint = write_checkpoint(tmp_path / "in", family, shape, edit={IDS: [1, 3, 6]})
+    with pytest.raises(LayerIdError, match="ambiguous"):
+        convert(checkpoint)
+    assert convert(checkpoint, **POST).spec.aux_layers == (2, 4, 7)
+    assert convert(checkpoint, aux_layers=[1, 3, 5]).spec.aux_layers == (1, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [((2, 5, 7), None), ((2, 4, 5), (2, 4, 5)), ((1, 3, 4), (2, 4, 5)), ((1, 3, 8), (1, 3, 8))],
+)
+def test_torchspecs_layer_0_of_kimi_is_recognised_by_its_ids_or_refused(
+    ids: tuple[int, ...], expected: tuple[int, ...] | None, convert: Convert, tmp_path: Path
+) -> None:
+    """TorchSpec's export for vLLM writes boundary ids for kimi_k2. Since June 2026 it writes the ids of the
+    blocks before the boundaries.
+    """
+    edit = {"model_type": "kimi_k2", "architectures": ["LlamaForCausalLMEagle3"]}
+    checkpoint = write_checkpoint(tmp_path / "in", "kimi", DraftShape(layers=ids), edit=edit)
+    if expected:
+        report = convert(checkpoint)
+        assert (report.family, report.spec.aux_layers) == ("TorchSpec", expected)
+        return
+    with pytest.raises(LayerIdError, match="--reading layer_ids=boundary or --reading layer_ids=post"):
+        convert(checkpoint)
+    assert convert(checkpoint, **POST).spec.aux_layers == tuple(k + 1 for k in ids)
+
+
+def test_contradicting_and_missing_ids_are_refused(convert: Convert, tmp_path: Path) -> None:
+    with pytest.raises(LayerIdError, match="at the top level and"):
+        convert(write_checkpoint(tmp_path / "in", "torchspec", edit={IDS: [1, 3, 4]}))
+    four = write_checkpoint(tmp_path / "four", shape=DraftShape(layers=(1, 2, 4, 6)), edit={IDS: None})
+    with pytest.raises(LayerIdError, match="the default has 3 layers"):
+        convert(four)

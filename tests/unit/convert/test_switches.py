@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Tests that each switch of a drafter reaches its key and tensors. A drafter that llama.cpp would run
-incorrectly becomes `eagle31`.
+incorrectly becomes `eagle31`. Converted files and the documentation agree with the table in `keys.py`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,11 @@ import pytest
 
 from eaglecpp.convert import inspect_file
 from eaglecpp.convert.errors import ConvertError
+from eaglecpp.convert.keys import KEYS, TENSORS
+from eaglecpp.convert.metadata import GGUF_TYPES
 from helpers.checkpoints import Convert, write_checkpoint
-from helpers.random_drafter import DraftShape, LatentShape
+from helpers.random_block import BlockShape
+from helpers.random_drafter import EAGLE1, DraftShape, LatentShape
 
 
 class Written:
@@ -30,11 +35,9 @@ class Written:
 
 
 @pytest.fixture
-def written(convert: Convert, tmp_path: Path) -> Callable[..., Written]:
+def written(converted: Convert) -> Callable[..., Written]:
     def run(shape: DraftShape, *, options: dict[str, Any] | None = None, **changes: Any) -> Written:
-        return Written(
-            convert(write_checkpoint(tmp_path / "in", "vllm", shape, **changes), **(options or {})).out
-        )
+        return Written(converted("vllm", shape, **changes, **options or {}).out)
 
     return run
 
@@ -136,20 +139,20 @@ def test_latent_attention_is_reported(convert: Convert, tmp_path: Path) -> None:
     ],
 )
 def test_contradicting_config_values_are_noted(
-    family: str, shape: DraftShape, edit: dict[str, Any], note: str, convert: Convert, tmp_path: Path
+    family: str, shape: DraftShape, edit: dict[str, Any], note: str, converted: Convert
 ) -> None:
-    report = convert(write_checkpoint(tmp_path / "in", family, shape, edit=edit))
+    report = converted(family, shape, edit=edit)
     assert any(note in found for found in report.notes), report.notes
     assert report.spec.n_layers == 1 and not any(report.spec.sliding_layers)
 
 
-def test_the_last_boundary_is_plain_only_if_llama_cpp_has_it(convert: Convert, tmp_path: Path) -> None:
-    report = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape(layers=(2, 4, 8))))
+def test_the_last_boundary_is_plain_only_if_llama_cpp_has_it(converted: Convert) -> None:
+    report = converted("vllm", DraftShape(layers=(2, 4, 8)))
     assert (report.spec.layer_ids_rule, report.spec.architecture) == ("boundary", "eagle31")
 
 
-def test_the_tokenizer_of_the_target_is_copied(convert: Convert, tmp_path: Path, target: Any) -> None:
-    report = convert(write_checkpoint(tmp_path / "in", "vllm"))
+def test_the_tokenizer_of_the_target_is_copied(converted: Convert, target: Any) -> None:
+    report = converted("vllm")
     ours, theirs = gguf.GGUFReader(report.out), gguf.GGUFReader(target.gguf)
     names = {name for name in theirs.fields if name.startswith("tokenizer.")}
     assert "tokenizer.chat_template" in names
@@ -169,3 +172,73 @@ def test_the_measured_rates_of_the_training_are_kept(written: Callable[..., Writ
 def test_invalid_rates_are_refused(written: Callable[..., Written], rates: Any) -> None:
     with pytest.raises(ConvertError, match=r"eaglecpp\.held_out\.rates: expected numbers from 0 to 1"):
         written(DraftShape(), edit={"eaglecpp": {"held_out": {"rates": rates}}})
+
+
+# The table of keys
+
+
+DOCS = Path(__file__).parents[3] / "docs" / "gguf-format.md"
+EVERYTHING = DraftShape(
+    fc_norm=True, norm_output=True, norm_before_fc=True, norm_before_residual=True, qk_norm=True,
+    attention_bias=True, mlp_bias=True, fc_bias=True, n_layers=2, window=64,
+    rope={"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, "attention_factor": 1.0,
+          "extrapolation_factor": 0.9, "beta_fast": 16.0, "beta_slow": 2.0},
+)  # fmt: skip
+LATENT = replace(EVERYTHING, latent=LatentShape(), qk_norm=False, attention_bias=False)
+LATENT = replace(LATENT, rope={k: v for k, v in EVERYTHING.rope.items() if k != "attention_factor"})
+
+
+def test_documentation_names_exactly_the_listed_keys_and_tensors_and_their_types() -> None:
+    rows = re.findall(r"^\| `([^`]+)` \| ([^|]*?) \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(name for name, _ in rows) == sorted(row.name for row in (*KEYS, *TENSORS))
+    assert {(key.name, key.type) for key in KEYS} <= set(rows)
+
+
+GEMMA = DraftShape(gemma="keys", n_draft_vocab=367)
+PARALLEL = DraftShape(n_parallel=6)
+NORMLESS = DraftShape(qk_norm=True)  # the head of this drafter reads the states before the norm
+BLOCKS = {
+    "dflash": BlockShape("dflash2", window=64),
+    "dflash_ex": BlockShape("dspark", gemma="keys", extra={"output_multiplier": 0.5}),
+    "patterns": BlockShape(window=64, full_layers=(1,)),
+    "gated": BlockShape(gated=True),
+    "embeddings": BlockShape("dspark", target_head=True, sinks=True, extra={"attention_value_scale": 0.5}),
+}
+WRITTEN = (
+    (EAGLE1, {}), (DraftShape(), {}), (EVERYTHING, {"rope_theta": "20000"}), (LATENT, {}), (GEMMA, {}),
+    (PARALLEL, {}), (NORMLESS, {"head_norm": "no"}),
+    (DraftShape(rope={"rope_type": "llama3", "factor": 8.0}), {}),
+)  # fmt: skip
+
+
+def test_every_listed_key_and_tensor_can_be_written_and_no_other(convert: Convert, tmp_path: Path) -> None:
+    keys, tensors = set(), set()
+    edit = {"logit_scale": 0.5, "eaglecpp": {"held_out": {"length": 2.0, "rates": [0.5, 0.25]}}}
+    made = []
+    for i, (shape, readings) in enumerate(WRITTEN):
+        changes = edit if shape is EVERYTHING else {}
+        checkpoint = write_checkpoint(tmp_path / str(i), shape=shape, edit=changes)
+        given = readings if shape.eagle1 or shape.gemma else {"layer_ids": "boundary", **readings}
+        made.append((checkpoint, given))
+    made += [(block.write(tmp_path / name), {}) for name, block in BLOCKS.items()]
+    for checkpoint, given in made:
+        report = convert(checkpoint, readings=given)
+        arch, fields = report.spec.architecture, gguf.GGUFReader(report.out).fields
+        listed = {key.name: key for key in KEYS if arch in key.archs}
+        found = {name.replace(f"{arch}.", "{arch}.", 1): field.types for name, field in fields.items()}
+        own = {name for name in found if not name.startswith(("GGUF.", "general.", "tokenizer."))}
+        assert own <= listed.keys()
+        assert {key.name for key in listed.values() if key.presence != "optional"} <= found.keys()
+        for name in found.keys() & listed.keys():
+            kind, sub = GGUF_TYPES[listed[name].type]
+            assert found[name] == [kind, *([sub] if sub else [])], name
+        keys |= found.keys() & listed.keys()
+        names = (re.sub(r"fc_norm\.\d", "fc_norm.{a}", tensor.name) for tensor in report.tensors)
+        tensors |= {re.sub(r"blk\.\d", "blk.{i}", name) for name in names}
+    assert keys == {key.name for key in KEYS}
+    assert tensors == {tensor.name for tensor in TENSORS} - {"blk.{i}.attn_output.bias"}
+
+
+def test_names_are_listed_once() -> None:
+    names = [(row.name, arch) for rows in (KEYS, TENSORS) for row in rows for arch in row.archs]
+    assert len(names) == len(set(names))
