@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gguf
 import numpy as np
 
 
-def finish(writer: gguf.GGUFWriter) -> None:
-    """Writes the header, the keys and the tensors of a GGUF file, and closes it."""
+def finish(
+    writer: gguf.GGUFWriter, tensors: Mapping[str, np.ndarray[Any, Any]] = MappingProxyType({})
+) -> None:
+    """Adds tensors to a GGUF file, writes its header, keys and tensors, and closes it."""
+    for name, data in tensors.items():
+        writer.add_tensor(name, np.ascontiguousarray(data))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Self
 
 LARGE = 1000
@@ -51,9 +50,8 @@ class Faults:
 
 @dataclass(frozen=True)
 class Request:
-    """A request's method, its path, and the headers that tests check."""
+    """A request's path, and the headers that tests check."""
 
-    method: str
     path: str
     range: str
     authorization: str
@@ -82,9 +80,7 @@ class HubServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._server.shutdown()
         self._server.server_close()
 
@@ -157,13 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
-    def do_HEAD(self) -> None:
-        self._answer()
-
     def do_GET(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
         if self.hub.answer is not None:
             self.close_connection = True
             self.hub.answer(self)
@@ -172,13 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = self.headers
         with self.hub.lock:
             self.hub.log.append(
-                Request(
-                    self.command,
-                    path,
-                    headers.get("Range", ""),
-                    headers.get("Authorization", ""),
-                    headers["Host"],
-                )
+                Request(path, headers.get("Range", ""), headers.get("Authorization", ""), headers["Host"])
             )
             busy, self.hub.faults.busy = self.hub.faults.busy > 0, max(0, self.hub.faults.busy - 1)
         if busy:
@@ -200,6 +184,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return
         self._send(404, b"not found")
 
+    do_HEAD = do_GET
+
     def _listing(self, repo: str) -> None:
         if not self._allowed(repo):
             return
@@ -210,9 +196,9 @@ class _Handler(BaseHTTPRequestHandler):
                 sha = digest_of(data).removeprefix("sha256:")
                 entry["lfs"] = {"sha256": sha, "size": len(data), "pointerSize": 130}
             siblings.append(entry)
-        self._json(
-            {"id": repo, "modelId": repo, "sha": COMMIT, "siblings": siblings, "private": False, "tags": []}
-        )
+        found = {"id": repo, "modelId": repo, "sha": COMMIT, "siblings": siblings}
+        found |= {"private": False, "tags": []}
+        self._send(200, json.dumps(found).encode(), {"Content-Type": "application/json"})
 
     def _resolve(self, repo: str, name: str) -> None:
         if not self._allowed(repo):
@@ -290,9 +276,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _redirect(self, digest: str, status: int) -> None:
         location = f"http://localhost:{self.hub.port}/cdn/{digest}?signature=secret"
         self._send(status, b"", {"Location": location, "X-Repo-Commit": COMMIT})
-
-    def _json(self, value: Any) -> None:
-        self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
     def _send(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)

@@ -43,6 +43,4 @@ def write_lora(
             factors[f"{tensor.name}.lora_a"] = rng.normal(0, 1, (rank, n_in)).astype(np.float32)
             factors[f"{tensor.name}.lora_b"] = rng.normal(0, std, (n_out, rank)).astype(np.float32)
     change(factors)
-    for name, data in factors.items():
-        writer.add_tensor(name, data)
-    finish(writer)
+    finish(writer, factors)

@@ -244,6 +244,8 @@ def gguf_tensors(spec: TargetSpec, weights: Weights) -> Weights:
 
 
 def _stored(value: Array, kind: gguf.GGMLQuantizationType) -> NDArray[Any]:
+    if kind.name == "F32":
+        return np.ascontiguousarray(value, np.float32)
     if kind.name in ("F16", "BF16"):
         return gguf.quants.quantize(value, kind)
     return quantize_rows(np.ascontiguousarray(value, np.float32), kind)
@@ -282,6 +284,30 @@ def add_settings(writer: gguf.GGUFWriter, settings: Mapping[str, Any]) -> None:
         )
 
 
+def write_tensors(
+    path: Path,
+    spec: TargetSpec,
+    tokenizer: Tokenizer,
+    settings: Mapping[str, Any],
+    tensors: Weights,
+    lengths: tuple[int, int] | None = None,
+    dtype: str = "F32",
+) -> None:
+    """Writes a target as GGUF, with matrices in `dtype` (F32, F16, Q8_0, ...) and vectors in F32. `settings`:
+    keys of the header, without the architecture's prefix. `lengths`: as in `add_sizes`.
+    """
+    writer = gguf.GGUFWriter(path, spec.arch)
+    writer.add_name(f"tiny-{spec.arch}")
+    add_sizes(writer, spec, len(tokenizer.tokens), lengths)
+    writer.add_file_type(int(gguf.LlamaFileType[f"MOSTLY_{dtype}" if dtype != "F32" else "ALL_F32"]))
+    tokenizer.add_to(writer, spec.chat_template)
+    add_settings(writer, settings)
+    for name, value in tensors.items():
+        kind = gguf.GGMLQuantizationType["F32" if value.ndim == 1 else dtype]
+        writer.add_tensor(name, _stored(value, kind), raw_dtype=kind)
+    finish(writer)
+
+
 def write_gguf(
     path: Path,
     spec: TargetSpec,
@@ -291,26 +317,13 @@ def write_gguf(
     arch: str = "",
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes the target as GGUF, with matrices in `dtype` (F32, F16, Q8_0, ...) and vectors in F32. `arch`:
-    architecture of the header; `settings`: additional or replaced keys of the header, without the
-    architecture's prefix.
+    """Writes a target with the weights of `target_weights` as GGUF. `arch`: architecture of the header;
+    `settings`: additional or replaced keys of the header.
     """
-    arch = arch or spec.arch
-    writer = gguf.GGUFWriter(path, arch)
-    writer.add_name(f"tiny-{spec.arch}")
-    add_sizes(writer, spec, len(tokenizer.tokens))
-    writer.add_head_count_kv(spec.n_kv_heads)
-    writer.add_rope_dimension_count(spec.head_dim)
-    writer.add_file_type(int(gguf.LlamaFileType[f"MOSTLY_{dtype}" if dtype != "F32" else "ALL_F32"]))
-    tokenizer.add_to(writer, spec.chat_template)
-    add_settings(writer, settings or {})
-    kind = gguf.GGMLQuantizationType[dtype]
-    for name, value in gguf_tensors(spec, weights).items():
-        if value.ndim == 1 or dtype == "F32":
-            writer.add_tensor(name, value)
-        else:
-            writer.add_tensor(name, _stored(value, kind), raw_dtype=kind)
-    finish(writer)
+    keys = {"attention.head_count_kv": spec.n_kv_heads, "rope.dimension_count": spec.head_dim}
+    keys |= settings or {}
+    named = replace(spec, arch=arch or spec.arch)
+    write_tensors(path, named, tokenizer, keys, gguf_tensors(spec, weights), dtype=dtype)
 
 
 def make_target(directory: Path, spec: TargetSpec | None = None, dtype: str = "F32") -> TinyTarget:

@@ -20,20 +20,18 @@ import gguf
 import numpy as np
 
 from eaglecpp.convert import convert_checkpoint
-from helpers.gguf_writer import finish
 from helpers.models import Models
 from helpers.tiny import (
     TargetSpec,
     TinyTarget,
     Weights,
-    add_settings,
-    add_sizes,
     gguf_tensors,
     make_eagle3,
     target_weights,
     write_gguf,
+    write_tensors,
 )
-from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
+from helpers.tiny_tokenizer import tiny_tokenizer
 
 WINDOW = 13
 # Numbers of the hybrid target's layers that have attention. Its other layers are short convolutions.
@@ -201,7 +199,7 @@ def _write_with_head(
         keys |= {"expert_feed_forward_length": _N_EXPERT_FF}
     if sections:
         keys |= {"rope.dimension_sections": list(sections)}
-    _write(path, spec, tokenizer, keys, {name: data for name, data in out.items() if keep(name)})
+    write_tensors(path, spec, tokenizer, keys, {name: data for name, data in out.items() if keep(name)})
     return path
 
 
@@ -224,7 +222,7 @@ def make_with_assistant(directory: Path, **sizes: int) -> tuple[Path, Path]:
         windows = {"attention.sliding_window": WINDOW, "attention.sliding_window_pattern": slides}
         return found | windows
 
-    _write(target, spec, tokenizer, keys(spec), out)
+    write_tensors(target, spec, tokenizer, keys(spec), out)
     small = replace(spec, arch="gemma4-assistant", n_layers=2, n_embd=2 * width, **sizes)
     own = gguf_tensors(small, target_weights(small, tokenizer))
     _add_gemma_norms(own, small.n_layers, small.n_embd, small.head_dim)
@@ -242,7 +240,7 @@ def make_with_assistant(directory: Path, **sizes: int) -> tuple[Path, Path]:
     assert own["token_embd.weight"].shape == (n_vocab, small.n_embd)
 
     more = {"embedding_length_out": width, "nextn_predict_layers": small.n_layers}
-    _write(assistant, small, tokenizer, keys(small) | more, own)
+    write_tensors(assistant, small, tokenizer, keys(small) | more, own)
     return target, assistant
 
 
@@ -378,7 +376,7 @@ def _make(
     tokenizer = tiny_tokenizer()
     weights = target_weights(spec, tokenizer)
     target = directory / f"target-{spec.arch}.gguf"
-    _write(target, spec, tokenizer, keys, tensors(weights), lengths)
+    write_tensors(target, spec, tokenizer, keys, tensors(weights), lengths)
     return _drafted_for(target, spec, weights)
 
 
@@ -409,21 +407,3 @@ def _random(
 
 def _unit_norms(layer: int, head_dim: int) -> Weights:
     return {f"blk.{layer}.attn_{x}_norm.weight": np.ones(head_dim, np.float32) for x in "qk"}
-
-
-def _write(
-    path: Path,
-    spec: TargetSpec,
-    tokenizer: Tokenizer,
-    keys: Mapping[str, Any],
-    tensors: Weights,
-    lengths: tuple[int, int] | None = None,
-) -> None:
-    writer = gguf.GGUFWriter(path, spec.arch)
-    add_sizes(writer, spec, len(tokenizer.tokens), lengths)
-    writer.add_file_type(int(gguf.LlamaFileType.ALL_F32))
-    tokenizer.add_to(writer, spec.arch in ("deepseek2", "lfm2", "qwen35") and spec.chat_template)
-    add_settings(writer, keys)
-    for name, value in tensors.items():
-        writer.add_tensor(name, np.ascontiguousarray(value, np.float32))
-    finish(writer)

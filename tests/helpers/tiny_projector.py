@@ -73,9 +73,7 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", **keys: Any) -
         one = ("pre_norm.weight", "post_norm.weight", "image_begin", "image_end", "model.fc.bias")
         tensors |= {f"mm.{name}": normal(n_embd) for name in one}
         tensors |= {"mm.model.fc.weight": normal(n_embd, n_embd), "v.image_newline": normal(n_embd)}
-    for name, tensor in tensors.items():
-        writer.add_tensor(name, tensor)
-    finish(writer)
+    finish(writer, tensors)
     return path
 
 
