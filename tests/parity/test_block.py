@@ -19,7 +19,7 @@ from eaglecpp.lowlevel import Drafter
 from helpers.random_acceptance import accepted_at_random
 from helpers.random_block import BlockShape
 from helpers.random_drafter import DraftShape
-from helpers.reference.block import BlockDrafter, BlockPass, slot_distributions
+from helpers.reference.block import BlockDrafter, slot_distributions
 from helpers.reference.chain import draft_chain
 from helpers.reference.drafter import Drafter as ChainDrafter
 from helpers.reference.layers import Rope
@@ -203,40 +203,10 @@ def test_both_variants_of_partly_rotated_heads(reading: str, kind: type[BlockDra
     assert max(differences(make(shape, readings={"partial_rotary": reading}), kind)) < TOLERANCE
 
 
-def of_raw_logits(it: BlockDrafter, done: BlockPass) -> Any:
-    return BlockDrafter.lattice(it, replace(done, logits=done.logits / it.logit_scale))
-
-
-def without_sinks(it: BlockDrafter, anchor: int) -> BlockPass:
-    it.w = {name: value for name, value in it.w.items() if not name.endswith(".sinks")}
-    return BlockDrafter.run(it, anchor)
-
-
-def absolute_map(it: BlockDrafter, anchor: int) -> BlockPass:
-    it.target_ids = it.w["d2t"] % it.shape.n_heads
-    return BlockDrafter.run(it, anchor)
-
-
-# Negative controls: mistakes that engines and converters have made, one for each part of a pass.
-MISTAKES: list[tuple[str, str, Callable[..., Any]]] = [
-    ("dflash", "slots", lambda it: range(it.block - 1)),
-    ("dflash-sinks", "run", without_sinks),
-    ("dflash-gated", "gates", lambda it, i, x: BlockDrafter.gates(it, i, x).flip(-1)),
-    ("dflash-gated", "read_by", lambda it, i, g: g),
-    ("dspark-draft-vocabulary", "run", absolute_map),
-    ("dflash2-scaled", "lattice", of_raw_logits),
-    ("dflash", "fuse", lambda it, x: BlockDrafter.fuse(it, x.flip(0))),
-    ("dflash", "positions", lambda it, n: BlockDrafter.positions(it, n) + 1),
-    ("dflash-windows", "causal", lambda it, i: not BlockDrafter.causal(it, i)),
-    ("dspark", "conditional", lambda it, done, slot, token: done.logits[slot]),
-    ("dflash2", "convolved", lambda it, y, x, name, side: BlockDrafter.convolved(it, y, x, name, 1 - side)),
-]
-
-
-@pytest.mark.parametrize(("name", "method", "mistake"), MISTAKES)
-def test_a_mistake_is_detected(name: str, method: str, mistake: Callable[..., Any], make: Make) -> None:
-    wrong = type("Mistaken", (BlockDrafter,), {method: mistake})
-    assert max(differences(make(SHAPES[name]), wrong)[:-1]) > 100 * TOLERANCE
+def test_rows_at_a_wrong_position_are_detected(make: Make) -> None:
+    """Tests that the comparison is strict enough to detect a mistake."""
+    one_later = {"positions": lambda it, n: BlockDrafter.positions(it, n) + 1}
+    assert max(differences(make(DFLASH), type("Mistaken", (BlockDrafter,), one_later))[:-1]) > 100 * TOLERANCE
 
 
 def parallel_differences(made: Made, kind: type[ParallelDrafter] = ParallelDrafter) -> list[float]:
@@ -254,29 +224,12 @@ def test_all_depths_of_one_pass_equal_the_reference(name: str, make: Make) -> No
     assert max(parallel_differences(make(PARALLEL_SHAPES[name]))) < 10 * TOLERANCE
 
 
-def alone(it: ParallelDrafter, n_known: int, n_ahead: int) -> torch.Tensor:
-    """Makes a mistake on purpose: masked rows see the text, but not the masked rows before them."""
-    seen = ParallelDrafter.visible(it, n_known, n_ahead)
-    seen[n_known:, n_known:] = torch.eye(n_ahead, dtype=torch.bool)
-    return seen
-
-
-# Mistakes in P-EAGLE: a mask feature of zeros (as if the tensor was never loaded), another mask token, and
-# all masked rows at the position of the first masked row.
-PARALLEL_MISTAKES: list[tuple[str, Callable[..., Any]]] = [
-    ("mask_feature", lambda it, n: torch.zeros_like(ParallelDrafter.mask_feature(it, n))),
-    ("mask_token", lambda it: ParallelDrafter.mask_token(it) + 1),
-    ("mask_positions", lambda it, first, n: torch.full((n,), first)),
-    ("visible", alone),
-]
-
-
-@pytest.mark.parametrize(("method", "mistake"), PARALLEL_MISTAKES)
-def test_a_mistake_in_masked_rows_is_detected(method: str, mistake: Callable[..., Any], make: Make) -> None:
-    """Tests that mistakes in masked rows change the drafts. Mistakes in positions and masks only change the
-    drafts from the second masked row on, because the first masked row has no masked row before it.
+def test_masked_rows_at_one_position_are_detected(make: Make) -> None:
+    """Tests that mistakes in masked rows change the drafts. A mistake in positions only changes the drafts
+    from the second masked row on, because the first masked row has no masked row before it.
     """
-    found = parallel_differences(make(PARALLEL), type("Mistaken", (ParallelDrafter,), {method: mistake}))
+    at_first = {"mask_positions": lambda it, first, n: torch.full((n,), first)}
+    found = parallel_differences(make(PARALLEL), type("Mistaken", (ParallelDrafter,), at_first))
     assert found[0] < 10 * TOLERANCE
     assert min(found[2:]) > 100 * TOLERANCE
 

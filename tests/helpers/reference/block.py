@@ -123,10 +123,6 @@ class BlockDrafter:
     def n_rows(self) -> int:
         return len(self.cache[0].k)
 
-    def truncate(self, n_rows: int) -> None:
-        for cache in self.cache:
-            cache.truncate(n_rows)
-
     # Rows of the context
 
     def fuse(self, features: torch.Tensor | list[torch.Tensor]) -> torch.Tensor:
@@ -194,9 +190,9 @@ class BlockDrafter:
     def positions(self, n_rows: int) -> torch.Tensor:
         return torch.arange(self.n_rows, self.n_rows + n_rows)
 
-    def embedded(self, anchor: int, n_rows: int) -> torch.Tensor:
+    def embedded(self, anchor: int) -> torch.Tensor:
         """Returns the drafter's input for the tokens of a block, `[n_rows, H]`."""
-        ids = [anchor] + [int(self.config["mask_token_id"])] * (n_rows - 1)
+        ids = [anchor] + [int(self.config["mask_token_id"])] * (self.block - 1)
         rows = self.embedding[torch.tensor(ids)]  # type: ignore[index]
         scale = math.sqrt(rows.shape[-1]) if self.is_gemma else self.config.get("input_embedding_scale")
         return rows * float(scale or 1.0)
@@ -259,11 +255,9 @@ class BlockDrafter:
         return cap * torch.tanh(logits / cap) if cap else logits
 
     @torch.no_grad()
-    def run(self, anchor: int, n_rows: int = 0) -> BlockPass:
-        """Runs a block of rows after the committed text. n_rows: number of rows in the block; 0 = the trained
-        block size.
-        """
-        h = self.embedded(anchor, n_rows or self.block)
+    def run(self, anchor: int) -> BlockPass:
+        """Runs a block of rows after the committed text."""
+        h = self.embedded(anchor)
         for i in range(self.n_layers):
             h = self.layer(i, h)
         states = rms(h, self.w["norm.weight"], self.eps)

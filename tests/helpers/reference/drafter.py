@@ -11,7 +11,6 @@ which are applied.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +18,6 @@ import torch
 
 from .checkpoint import Weights, load_config, load_weights
 from .layers import AttentionShape, LatentAttention, Rope, attention, linear, mlp, rms, sees
-
-
-@dataclass(frozen=True)
-class Switches:
-    """Settings that change the arithmetic and do not follow from the tensors."""
-
-    norm_before_residual: bool
-    norm_output: bool
-    # Width of each layer's sliding window; 0 means full attention. The last entry also applies to all further
-    # layers.
-    windows: tuple[int, ...]
-
-    @staticmethod
-    def of(config: dict[str, Any]) -> Switches:
-        window = int(config.get("sliding_window") or 0)
-        kinds = config.get("layer_types") or ["sliding_attention"]
-        return Switches(
-            norm_before_residual=bool(config.get("norm_before_residual")),
-            norm_output=bool(config.get("norm_output")),
-            windows=tuple(window if kind == "sliding_attention" else 0 for kind in kinds),
-        )
-
-    def window(self, layer: int) -> int:
-        return self.windows[min(layer, len(self.windows) - 1)]
 
 
 class Drafter:
@@ -66,7 +41,14 @@ class Drafter:
         if self.latent is None:
             self.shape = AttentionShape.of(config)
             self.rope = Rope(config, self.shape.head_dim)
-        self.switches = Switches.of(config)
+        # Settings that change the arithmetic and do not follow from the tensors.
+        self.norm_before_residual = bool(config.get("norm_before_residual"))
+        self.norm_output = bool(config.get("norm_output"))
+        # Width of each layer's sliding window; 0 means full attention. The last entry also applies to all
+        # further layers.
+        window = int(config.get("sliding_window") or 0)
+        kinds = config.get("layer_types") or ["sliding_attention"]
+        self.windows = [window if kind == "sliding_attention" else 0 for kind in kinds]
         self.n_layers = 1 + max(int(n.split(".")[1]) for n in weights if n.startswith("layers."))
         self.fuses_embedding = "layers.0.hidden_norm.weight" not in weights
         self.n_fc_norms = sum(n.startswith("fc_norm.") for n in weights)
@@ -127,10 +109,10 @@ class Drafter:
         if self.fuses_embedding:
             h = linear(self.concat(self.embedded(tokens), h), self.w, "fc")
         for i in range(self.n_layers):
-            window = self.switches.window(i)
+            window = self.windows[min(i, len(self.windows) - 1)]
             h = self.layer(i, h, tokens, positions, visible & (distance < window) if window else visible)
         normed = self.output(h)
-        return normed @ self.head.T, normed if self.switches.norm_output else h
+        return normed @ self.head.T, normed if self.norm_output else h
 
     def output(self, hidden: torch.Tensor) -> torch.Tensor:
         """Returns the input of the draft head for the last layer's states."""
@@ -150,7 +132,7 @@ class Drafter:
             u = self.concat(
                 rms(self.embedded(tokens), self.w[f"{name}.input_layernorm.weight"], self.eps), normed
             )
-            residual = normed if self.switches.norm_before_residual else h
+            residual = normed if self.norm_before_residual else h
         else:
             # This norm is called input_layernorm in vLLM and speculators, and hidden_norm in SGLang and
             # ModelOpt.

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """P-EAGLE in PyTorch: one pass over all rows. The last rows have mask tokens, because their tokens are
 unknown.
-
-The parity tests introduce mistakes by overriding methods.
 """
 
 from __future__ import annotations
@@ -12,33 +10,24 @@ from collections.abc import Sequence
 import torch
 
 from .drafter import Drafter
+from .layers import sees
 
 
 class ParallelDrafter(Drafter):
     """A `Drafter` whose last rows pair the mask feature with the mask token."""
 
-    def mask_feature(self, n_aux: int) -> torch.Tensor:
-        """Returns the mask feature, `[n_aux, 1, target_hidden]`."""
-        return self.w["mask_hidden"].reshape(n_aux, 1, -1)
-
-    def mask_token(self) -> int:
-        return int(self.config["ptd_token_id"])
-
     def mask_positions(self, first: int, n: int) -> torch.Tensor:
         return torch.arange(first, first + n)
-
-    def visible(self, n_known: int, n_ahead: int) -> torch.Tensor:
-        n_rows = n_known + n_ahead
-        return torch.ones(n_rows, n_rows, dtype=torch.bool).tril()
 
     def ahead(self, features: torch.Tensor, tokens: Sequence[int], n_ahead: int) -> torch.Tensor:
         """Returns the draft logits of the `n_ahead + 1` tokens that follow a text."""
         self.reset()
         n_aux, n_known, _ = features.shape
-        rows = torch.cat([features, self.mask_feature(n_aux).expand(-1, n_ahead, -1)], dim=1)
+        masked = self.w["mask_hidden"].reshape(n_aux, 1, -1).expand(-1, n_ahead, -1)
+        rows = torch.cat([features, masked], dim=1)
         positions = torch.cat([torch.arange(n_known), self.mask_positions(n_known, n_ahead)])
-        all_tokens = [*tokens, *[self.mask_token()] * n_ahead]
-        logits, _ = self.rows(self.fuse(rows), all_tokens, positions, self.visible(n_known, n_ahead))
+        all_tokens = [*tokens, *[int(self.config["ptd_token_id"])] * n_ahead]
+        logits, _ = self.rows(self.fuse(rows), all_tokens, positions, sees(len(all_tokens), 0))
         return logits[n_known - 1 :]
 
     def drafts(self, features: torch.Tensor, tokens: Sequence[int], n: int) -> list[int]:
