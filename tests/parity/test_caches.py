@@ -7,7 +7,7 @@ rewind the state.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,6 @@ FORGETFUL = (tiny_arch.make_recurrent, tiny_arch.make_forgetful_hybrid)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Models:
     made: Models = request.param(tmp_path_factory.mktemp("arch"))
     return made
-
-
-@pytest.fixture(scope="module")
-def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[eaglecpp.Engine]:
-    pair = tiny_arch.make_hybrid(tmp_path_factory.mktemp("hybrid"))
-    with open_pair(pair) as engine:
-        yield engine
 
 
 def open_pair(pair: Models, **options: Any) -> eaglecpp.Engine:
@@ -125,26 +118,21 @@ def test_a_prompt_that_leaves_the_text_is_answered_like_a_new_one(tmp_path: Path
             assert again.tokens == found.tokens, n_back
 
 
-def test_a_recurrent_state_takes_chains_and_the_report_says_so(hybrid: eaglecpp.Engine) -> None:
+def test_a_recurrent_state_takes_chains_and_the_report_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     wanted = "tree:k=3,depth=4,nodes=12"
-    chain = run(hybrid, strategy="chain:4", temperature=0.0, log_plan=True)
-    tree = run(hybrid, strategy=wanted, temperature=0.0, log_plan=True)
+    with open_pair(tiny_arch.make_hybrid(tmp_path), strategy=wanted) as hybrid:
+        assert f"chain:4 instead of {wanted}" in caplog.text
+        options: tuple[dict[str, Any], ...] = ({}, {"strategy": "chain:4"}, {"strategy": "auto"})
+        tree, chain, auto = (run(hybrid, temperature=0.0, log_plan=True, **more) for more in options)
+        why = hybrid.chains_only
     verified = [re.findall(r"nodes=\S+", "\n".join(done.plan_log)) for done in (tree, chain)]
     assert verified[0] == verified[1] != []
-    plan = tree.timings.plan
-    assert plan["strategy"] == "chain:4"
-    assert plan["why"] == f"instead of {wanted}: {hybrid.chains_only}"
-    assert "recurrent state" in plan["why"]
-
-    auto = run(hybrid, strategy="auto", temperature=0.0, log_plan=True)
+    assert tree.timings.plan["strategy"] == "chain:4"
+    assert tree.timings.plan["why"] == f"instead of {wanted}: {why}" and "recurrent state" in why
     assert not any("leaves=" in line and "leaves=1" not in line for line in auto.plan_log)
-    assert f"; chains only: {hybrid.chains_only}" in auto.timings.plan["why"]
-
-
-def test_recurrent_states_turn_trees_into_chains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with open_pair(tiny_arch.make_hybrid(tmp_path), strategy="tree:k=2,depth=3,nodes=4") as engine:
-        assert "chain:3 instead of tree:k=2,depth=3,nodes=4" in caplog.text
-        assert run(engine, temperature=0.0).timings.plan["strategy"] == "chain:3"
+    assert f"; chains only: {why}" in auto.timings.plan["why"]
 
 
 def test_a_prompt_cancelled_near_its_end_is_kept(pair: Models) -> None:

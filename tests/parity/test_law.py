@@ -4,7 +4,8 @@
 The tests use a tiny F32 pair whose drafter is right about half the time, so rounds accept no drafts, some
 drafts, or all drafts. With F32 caches and explicit attention, the logits of a batch of several rows differ
 from those of single rows by about 1e-6, and all tokens must be equal. With the default caches, quantised
-targets must give the same bits.
+targets must give the same bits. Answers under random schemas and grammars are compared at the default
+settings.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 import pytest
 
 import eaglecpp
+from helpers import form_law
+from helpers.http_server import DRAFT, TARGET
 from helpers.tiny import ConvertedPair, prompt_ids
 
 from .conftest import EXACT
@@ -150,3 +153,15 @@ def test_quantised_targets_give_the_same_bits(
                 assert drafted.timings.draft_n_accepted > 0
                 assert drafted.tokens == plain.tokens, strategy
                 assert drafted.logprobs == plain.logprobs, strategy
+
+
+# Random forms
+
+
+@pytest.mark.parametrize("has_drafter", [True, False])
+def test_drafting_changes_no_answer(has_drafter: bool) -> None:
+    strategies = form_law.STRATEGIES if has_drafter else ["auto", "chain:3"]
+    with eaglecpp.Engine.open(TARGET, draft=DRAFT if has_drafter else None, n_ctx=512, n_threads=1) as engine:
+        found = form_law.compare_answers(engine, 20, 7, strategies)
+    assert not found.differ
+    assert found.n_rounds < 0.95 * found.n_tokens and found.n_cancelled > 0

@@ -1,21 +1,33 @@
 # SPDX-License-Identifier: MIT
-"""Tests that eaglecpp refuses files with invalid settings that llama.cpp loads. Computing with such a file
-would end the process or hang it.
+"""Tests that eaglecpp refuses files that llama.cpp loads, although computing with such a file would end the
+process or hang it: models with invalid settings, and adapters, whose types and ranks llama.cpp does not
+check. Drafter files of EAGLE-1 and 2 are read back as written and fit only one target; tests/native/gguf
+tests malformed files.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 
+import eaglecpp
 from eaglecpp import Engine
-from eaglecpp.errors import EagleError, GgufError, OutOfMemoryError
+from eaglecpp._extension import core
+from eaglecpp.convert import convert_checkpoint
+from eaglecpp.errors import EagleError, GgufError, MismatchError, OutOfMemoryError
+from eaglecpp.lowlevel import DraftFile
 from eaglecpp.opening.context import free_memory
+from helpers.checkpoints import write_checkpoint
 from helpers.gguf_writer import finish
-from helpers.tiny import TargetSpec, make_target, target_weights, write_gguf
+from helpers.lora import Factors, write_lora
+from helpers.models import Models
+from helpers.random_block import BlockShape
+from helpers.random_drafter import EAGLE1, DraftShape
+from helpers.tiny import TargetSpec, TinyTarget, make_target, target_weights, write_gguf
 from helpers.tiny_split import rewrite, write_split
 from helpers.tiny_tokenizer import tiny_tokenizer
 
@@ -177,3 +189,135 @@ def test_drafters_and_projectors_are_checked_like_targets(tmp_path: Path, option
     wrong = rewrite(target, tmp_path / "wrong.gguf", change)
     with pytest.raises(GgufError, match=rf"wrong\.gguf: tensor '{name}' has type i8"):
         Engine.open(target, n_ctx=64, **{option: str(wrong)})  # type: ignore[arg-type]
+
+
+# Adapters
+
+
+DOWN, EMBEDDING = "blk.0.ffn_down.weight", "token_embd.weight"
+Change = Callable[[Factors], object]
+
+
+def retyped(side: str, dtype: type[np.generic]) -> Change:
+    return lambda factors: factors.update({f"{DOWN}.{side}": factors[f"{DOWN}.{side}"].astype(dtype)})
+
+
+def added(name: str) -> Change:
+    return lambda factors: factors.update({name: np.zeros(4, np.float32)})
+
+
+def reshaped(side: str, *shape: int) -> Change:
+    return lambda factors: factors.update({f"{DOWN}.{side}": np.zeros(shape, np.float32)})
+
+
+def refused(lora: Path, target: Path, kind: type[EagleError], text: str) -> None:
+    """Checks that `create`, `check` and opening a model all refuse the adapter."""
+    with pytest.raises(kind, match=text):
+        core.check_lora(str(lora), str(target))
+    with pytest.raises(kind, match=text):
+        Engine.open(target, lora=[(str(lora), 1.0)], n_ctx=64)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "text"),
+    [
+        *[
+            (retyped(side, dtype), GgufError, rf"lora\.gguf: tensor '{DOWN}\.{side}' has type [if]")
+            for side, dtype in (("lora_a", np.int8), ("lora_b", np.int32), ("lora_b", np.float64))
+        ],
+        (lambda factors: factors.pop(f"{DOWN}.lora_b"), GgufError, "lora_a' has no matching 'lora_b'"),
+        (lambda factors: factors.pop(f"{DOWN}.lora_a"), GgufError, "lora_b' has no matching 'lora_a'"),
+        (added("blk.0.other"), GgufError, "'blk.0.other': expected names that end in .lora_a or .lora_b"),
+        (reshaped("lora_a", 5, 128), MismatchError, r"lora_b' \(4 x 64\) has another rank than 128 x 5"),
+        (reshaped("lora_b", 63, 4), MismatchError, "is for 63 outputs, but the target's tensor has 64"),
+        (reshaped("lora_a", 4, 64), MismatchError, "is for 64 inputs, but the target's tensor has 128"),
+        (reshaped("lora_a", 2, 4, 128), MismatchError, "has other experts than the target's tensor 128 x 64"),
+    ],
+)
+def test_invalid_factors_are_refused(
+    change: Change, kind: type[EagleError], text: str, models: Models, tmp_path: Path
+) -> None:
+    write_lora(tmp_path / "lora.gguf", models.target, change=change)
+    refused(tmp_path / "lora.gguf", models.target, kind, text)
+
+
+def transposed(factors: Factors) -> None:
+    """Transposes the factors, because llama.cpp expects for embeddings a first factor with a row per token,
+    and a second factor with a row per value.
+    """
+    a, b = factors.pop(f"{EMBEDDING}.lora_a"), factors.pop(f"{EMBEDDING}.lora_b")
+    factors |= {f"{EMBEDDING}.lora_a": b, f"{EMBEDDING}.lora_b": np.ascontiguousarray(a.T)}
+
+
+def test_embeddings_are_adapted_where_llama_cpp_can(models: Models, tmp_path: Path) -> None:
+    lora = tmp_path / "lora.gguf"
+    write_lora(lora, models.target, only=EMBEDDING, change=transposed)
+    with Engine.open(models.target, lora=[(str(lora), 1.0)], n_ctx=64) as engine:
+        assert len(engine.generate("ab", max_tokens=2).tokens) == 2
+    tied = rewrite(models.target, tmp_path / "tied.gguf", lambda tensors: tensors.pop("output.weight"))
+    refused(lora, tied, MismatchError, "embeddings that are also the target's output")
+
+
+def test_batches_with_an_adapter_are_as_exact_as_without(models: Models, tmp_path: Path) -> None:
+    """Tests that batches with an adapter are as exact as batches without, also if the factors are F32.
+    llama.cpp does not mark F32 factors as weights, so without care a row would depend on the other rows of
+    its batch.
+    """
+    write_lora(lora := tmp_path / "lora.gguf", models.target)
+    rows = []
+    for adapters in ((), ((str(lora), 0.5),)):
+        with Engine.open(
+            models.target, models.draft, n_ctx=256, planner_cache=False, lora=adapters
+        ) as engine:
+            rows.append(engine.exactness.rows)
+    assert rows[0] == rows[1] != "1"
+
+
+# Drafters
+
+
+def converted(folder: Path, target: TinyTarget, shape: DraftShape) -> Path:
+    checkpoint = write_checkpoint(folder / "in", shape=shape)
+    return convert_checkpoint(checkpoint, target.gguf, folder / "draft.gguf", type="F32").out
+
+
+def test_an_eagle_file_is_read_back(target: TinyTarget, tmp_path: Path) -> None:
+    path = converted(tmp_path, target, EAGLE1)
+    info = DraftFile(str(rewrite(path, tmp_path / "again.gguf"))).info
+    assert info == DraftFile(str(path)).info
+    assert (info["arch"], info["fuses_embedding"], info["target_layers"]) == ("eagle", True, [9])
+    assert (info["n_aux"], info["has_head"], info["norm_output"]) == (1, False, False)
+
+
+def test_a_target_of_another_depth_does_not_fit(target: TinyTarget, tmp_path: Path) -> None:
+    path = converted(tmp_path, target, EAGLE1)
+    other = make_target(tmp_path / "other", TargetSpec(n_layers=6))
+    with pytest.raises(MismatchError, match="id of the final norm's output: drafter 9, target 7"):
+        eaglecpp.Engine.open(other.gguf, draft=path)
+
+
+def test_unused_keys_are_named_at_opening(
+    target: TinyTarget, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = converted(tmp_path, target, EAGLE1)
+    changed = {"eagle.attention.sinks": 4, "eagle.rope.twice": False}
+    draft = rewrite(path, tmp_path / "other.gguf", changed=changed)
+    for file, n in ((path, 0), (draft, 1)):
+        with eaglecpp.Engine.open(target.gguf, draft=file):
+            assert caplog.text.count("unknown keys: eagle.attention.sinks = 4; ") == n
+    assert "rope.twice" not in caplog.text
+
+
+def test_a_block_drafter_without_a_head_causes_a_warning_at_opening(
+    target: TinyTarget, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Tests the warning for a block drafter without a head. Files of llama.cpp's converter for DeepSpec's
+    drafter have no head. With an untied target, such a file once drafted noise without a warning.
+    """
+    caplog.set_level("WARNING", "eaglecpp.native")  # another test may have changed the log level
+    path = convert_checkpoint(
+        BlockShape("dspark").write(tmp_path / "in"), target.gguf, tmp_path / "whole.gguf", type="F32"
+    ).out
+    for file, n in ((path, 0), (rewrite(path, tmp_path / "cut.gguf", lambda t: t.pop("output.weight")), 1)):
+        with eaglecpp.Engine.open(target.gguf, draft=file):
+            assert caplog.text.count("has no output head, so its embeddings") == n

@@ -221,7 +221,6 @@ class Replacing:
         return name
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_a_kill_leaves_the_old_drafter_or_the_new_one(tmp_path: Path) -> None:
     replacing = Replacing(tmp_path)
     folder, states = replacing.learning.folder, set()

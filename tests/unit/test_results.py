@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Tests the counters of results: their names, definitions and sums."""
+"""Tests the counters of results: their names, definitions and sums, and the planner's report and log."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
+from eaglecpp import Completion, Engine
 from eaglecpp.results import Timings
+from helpers.models import Models
 
 RAW = {
     "prompt_n": 10, "prompt_ms": 5.0, "reused_n": 2, "predicted_n": 9, "predicted_ms": 20.0,
@@ -40,3 +43,38 @@ def test_sums_add_counts_of_different_depths() -> None:
     assert (total.rounds, total.tried_per_depth, total.hits_per_depth) == (5, (5, 3, 1, 0), (3, 2, 1, 0))
     assert total.plan == {"strategy": "b"}
     assert not total.exact and (Timings() + Timings()).exact, "a sum is exact only if all parts are exact"
+
+
+# The plan of a generation
+
+
+PROMPT = "ab cd ef"
+
+
+def generate(engine: Engine, n: int = 200, **options: Any) -> Completion:
+    engine.clear()
+    return engine.generate(PROMPT, **{"max_tokens": n, "temperature": 0.0, "ignore_eos": True} | options)
+
+
+def test_the_plan_reports_the_rounds(engine: Engine) -> None:
+    result = generate(engine, strategy="tree:k=2,depth=3,nodes=5")
+    plan, stats = result.timings.plan, result.timings
+    assert plan["rounds"] == stats.rounds
+    assert stats.rounds - 1 <= plan["drafted_rounds"] <= stats.rounds, "all rounds but the last must draft"
+    assert plan["nodes"] == pytest.approx(stats.draft_n / plan["drafted_rounds"])
+    assert 1.0 < plan["depth"] <= 3.0
+    assert 1.0 < plan["expected_tokens"] < 4.0
+
+
+def test_the_speed_up_is_known_from_the_first_answer(models: Models) -> None:
+    with Engine.open(models.target, draft=models.draft, n_ctx=1024, n_threads=1) as fresh:
+        assert generate(fresh, strategy="chain:2").timings.plan["speedup"] > 0.0
+        off = generate(fresh, strategy="off").timings.plan
+        assert 0.0 < off["speedup"] <= 1.0, "committing to the drafter takes time"
+        assert generate(fresh, strategy="auto").timings.plan["speedup"] > 0.0
+
+
+def test_a_log_has_a_line_for_every_round(engine: Engine) -> None:
+    result = generate(engine, temperature=0.7, seed=3, log_plan=True)
+    assert len(result.plan_log) == result.timings.rounds
+    assert generate(engine).plan_log == []

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Tests the table of known drafters. The table is well-formed, and a drafter is found by every name of its
-target, but by no other name.
+target, but by no other name. Tests the choice of a file in a repository: llama.cpp's rules decide for
+targets, and for drafters in the same repository.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 import pytest
 
 from eaglecpp.references import ModelName
+from eaglecpp.store import DownloadError
 from eaglecpp.store.drafters import (
     KnownDrafter,
     find_drafters,
@@ -18,6 +20,8 @@ from eaglecpp.store.drafters import (
     known_drafters,
     no_drafter_reason,
 )
+from eaglecpp.store.remote.download import Remote
+from eaglecpp.store.remote.hub import Repository, choose_drafter, choose_model
 
 
 def found(*names: str, **metadata: str) -> str:
@@ -98,3 +102,72 @@ def test_a_drafter_that_cannot_run_is_listed_but_not_offered(monkeypatch: pytest
         no_drafter_reason("o/m", matches[:1])
         == "the drafters known for o/m cannot run here (a/first: it cannot)"
     )
+
+
+# Files of a repository
+
+
+def repository(*paths: str) -> Repository:
+    return Repository("u/r", tuple(Remote(path, 5000, "sha256:" + "a" * 64) for path in paths))
+
+
+def target(quant: str, *paths: str) -> list[str]:
+    return [file.path for file in choose_model(repository(*paths), quant)]
+
+
+@pytest.mark.parametrize(
+    ("quant", "paths", "chosen"),
+    [
+        ("", ("m-Q8_0.gguf", "m-Q4_K_M.gguf"), ["m-Q4_K_M.gguf"]),
+        ("", ("m-Q2_K.gguf", "m-Q8_0.gguf"), ["m-Q8_0.gguf"]),
+        ("f16", ("m-BF16.gguf", "m-F16.gguf"), ["m-F16.gguf"]),
+        ("Q4_0", ("m-IQ4_0.gguf", "m.Q4_0.gguf"), ["m.Q4_0.gguf"]),
+        ("Q4_K_XL", ("m-UD-Q4_K_XL.gguf",), ["m-UD-Q4_K_XL.gguf"]),
+        ("Q4_K", ("m-Q4_K_M.gguf", "m-Q4_K-imat.gguf"), ["m-Q4_K-imat.gguf"]),
+        ("m-bf16.gguf", ("m-F16.gguf", "m-BF16.gguf"), ["m-BF16.gguf"]),
+        ("Q8_0", ("mmproj-m-Q8_0.gguf", "eagle3-Q8_0.gguf", "m-Q8_0.gguf"), ["m-Q8_0.gguf"]),
+        (
+            "Q8_0",
+            ("Q8_0/m-Q8_0-00002-of-00002.gguf", "Q8_0/m-Q8_0-00001-of-00002.gguf"),
+            ["Q8_0/m-Q8_0-00001-of-00002.gguf", "Q8_0/m-Q8_0-00002-of-00002.gguf"],
+        ),
+    ],
+)
+def test_the_target_of_a_tag(quant: str, paths: tuple[str, ...], chosen: list[str]) -> None:
+    assert target(quant, *paths) == chosen
+
+
+def test_files_that_are_never_a_target() -> None:
+    for name in ("mmproj-m.gguf", "mtp-m.gguf", "dflash-m.gguf", "eagle3-m.gguf", "dspark-m.gguf"):
+        with pytest.raises(DownloadError, match="contains no GGUF model"):
+            target("", name)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "paths", "chosen"),
+    [
+        ("m-Q4_K_M.gguf", ("eagle3-Q8_0.gguf", "eagle3-Q4_K_M.gguf"), "eagle3-Q4_K_M.gguf"),
+        ("m-Q4_K_M.gguf", ("eagle3-F16.gguf", "eagle3-Q8_0.gguf"), "eagle3-Q8_0.gguf"),
+        ("a/m-Q4_0.gguf", ("eagle3-Q4_0.gguf", "a/eagle3-F16.gguf"), "a/eagle3-F16.gguf"),
+        ("m-Q4_0.gguf", ("m-Q8_0.gguf", "m-eagle-Q4_0.gguf"), None),
+    ],
+)
+def test_the_drafter_next_to_a_target(wanted: str, paths: tuple[str, ...], chosen: str | None) -> None:
+    found = choose_drafter(repository(wanted, *paths), Remote(wanted, 1))
+    assert (None if found is None else found.path) == chosen
+
+
+@pytest.mark.parametrize(
+    ("quant", "paths", "chosen"),
+    [
+        ("", ("eagle3-F16.gguf", "eagle3-Q8_0.gguf"), "eagle3-Q8_0.gguf"),
+        ("f16", ("eagle3-F16.gguf", "eagle3-Q8_0.gguf"), "eagle3-F16.gguf"),
+        ("", ("Qwen3-8B-eagle3.gguf", "Qwen3-8B.gguf"), "Qwen3-8B-eagle3.gguf"),
+        ("", ("draft.gguf",), "draft.gguf"),
+        ("", ("m-Q4_K_M.gguf", "model.safetensors"), None),  # the checkpoint might be the drafter
+        ("", ("model.safetensors",), None),
+    ],
+)
+def test_the_drafter_of_a_drafters_repository(quant: str, paths: tuple[str, ...], chosen: str | None) -> None:
+    found = choose_drafter(repository(*paths), quant=quant)
+    assert (None if found is None else found.path) == chosen

@@ -1,26 +1,39 @@
 # SPDX-License-Identifier: MIT
 """Tests changes of the store. A change succeeds completely or not at all, keeps every needed file, and may
-run in parallel with other changes.
+run in parallel with other changes. A process that is killed before any of its file operations leaves a valid
+store, with either the old model or the new model. A reader sees either the complete old model or the complete
+new model.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from eaglecpp.cli.show import show as show_command
+from eaglecpp.opening.find import find_drafter, find_target
 from eaglecpp.references import ModelName
-from eaglecpp.store import StoreError, Stores
+from eaglecpp.server import catalog
+from eaglecpp.server.config import ServerConfig
+from eaglecpp.store import Store, StoredModel, StoreError, Stores
 from eaglecpp.store.content import lock_store
-from eaglecpp.store.layout import partial_path
+from eaglecpp.store.layout import blob_path, partial_path
+from eaglecpp.store.remote.pull import pull
 from eaglecpp.store.transaction import DAYS, Transaction, copy_model, remove_model
 from helpers.clock import set_clock
+from helpers.hub_server import HubServer, digest_of
+from helpers.kills import killed_everywhere
 from helpers.store_check import orphans, store_problems
-from helpers.stores import without_links
+from helpers.stores import Tiny, make_model, without_links
 
 DIGEST = "sha256:" + "d" * 64
 
@@ -177,3 +190,155 @@ def test_a_store_of_a_newer_version_is_not_changed(stores: Stores, root: Path) -
     (root / "eaglecpp.json").write_text('{"layout": 2}')
     with pytest.raises(StoreError, match=r"1}', found b'{\"layout\": 2}'; a newer eaglecpp may read it"):
         make(stores, "a", b"x")
+
+
+# A kill before every file operation
+
+
+def test_create_keeps_the_old_model_or_has_the_new_one(tiny: Tiny, stores: Stores, root: Path) -> None:
+    text = f"FROM {tiny.target}\nDRAFT {tiny.draft}\nSYSTEM new\nPARAMETER top_k 5\n"
+    make_model(stores, text)  # imports the modules once in the parent process, not in every child
+    remove_model(stores.own, ModelName.parse("m"))
+    make_model(stores, f"FROM {tiny.target}\nSYSTEM old\n")
+    states = set()
+
+    def check() -> None:
+        assert store_problems(root) == []
+        states.add(stores.get(ModelName.parse("m")).texts("system"))
+
+    assert killed_everywhere(root, lambda: make_model(stores, text), check) > 30
+    assert states == {("old",), ("new",)}
+    assert list((root / "tmp").iterdir()) == []
+
+
+def test_rm_at_every_step(tiny: Tiny, stores: Stores, root: Path) -> None:
+    names = [ModelName.parse(f"m{i}") for i in range(2)]
+    for name in names:
+        make_model(stores, f"FROM {tiny.target}\nSYSTEM {name.model}\n", name.model)
+
+    def remove() -> None:
+        with suppress(StoreError):  # raised if an earlier child has removed the model
+            remove_model(stores.own, names[0])
+
+    def check() -> None:
+        assert store_problems(root) == []
+        assert stores.find(names[1]) is not None
+
+    assert killed_everywhere(root, remove, check) > 3
+    assert stores.find(names[0]) is None
+
+
+def test_pull_at_every_step(tiny: Tiny, stores: Stores, root: Path, hub: HubServer) -> None:
+    data = tiny.target.read_bytes()
+    hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": data, "system": b"s"})
+    name = ModelName.parse("hf.co/user/tiny-GGUF:Q4_K_M")
+    blob = blob_path(root, digest_of(data))
+    pull(name)  # imports the modules once in the parent process, not in every child
+    remove_model(stores.own, name)
+
+    def check() -> None:
+        assert store_problems(root) == []
+        if (model := stores.find(name)) is not None:
+            assert model.target_files()[0].read_bytes() == data
+            remove_model(stores.own, name)  # the next child has to pull the model again
+
+    assert killed_everywhere(root, lambda: pull(name), check) > 30
+    assert stores.get(name).texts("system") == ("s",)
+    assert blob.read_bytes() == data
+    assert orphans(root) == []
+
+
+def test_convert_at_every_step(tiny: Tiny, tmp_path: Path) -> None:
+    from eaglecpp.convert import convert_checkpoint
+
+    folder = tmp_path / "out"
+    folder.mkdir()
+    out, foreign = folder / "draft.gguf", folder / ".other.gguf.0123abcd.tmp"
+    foreign.touch()
+    out.write_bytes(b"old")
+    states = set()
+
+    def check() -> None:
+        states.add(out.read_bytes())
+        out.write_bytes(b"old")
+
+    def convert() -> None:
+        convert_checkpoint(tiny.checkpoint, target=tiny.target, out=out, type="F32")
+
+    assert killed_everywhere(folder, convert, check) > 1
+    assert states | {out.read_bytes()} == {b"old", tiny.draft.read_bytes()}
+    assert sorted(folder.iterdir()) == [foreign, out], "the next run must remove files of killed runs"
+
+
+# Readers of a model that is being replaced
+
+READ = ModelName.parse("m")
+
+
+def replace_model(stores: Stores, tiny: Tiny, system: str) -> None:
+    """Writes another target and drafter each time, so that no file of the old model remains."""
+    for file in (tiny.target, tiny.draft):
+        copy = stores.own.root.parent / file.name
+        copy.unlink(missing_ok=True)
+        copy.write_bytes(file.read_bytes() + system.encode())
+    folder = stores.own.root.parent
+    text = f"FROM {folder / tiny.target.name}\nDRAFT {folder / tiny.draft.name}\nSYSTEM {system}\n"
+    text += f"REQUIRES 0.{len(stores.own.models())}.0\n"  # this line changes the config as well
+    make_model(stores, text)
+
+
+READERS: dict[str, Callable[[], Any]] = {
+    "run": lambda: find_target("m").modelfile.system,
+    "a drafter": lambda: find_drafter("m").read_bytes()[-3:].decode(),
+    "list": lambda: [m.config and m.name for m in Stores.open().models()] == [READ] and "new",
+    "create": lambda: make_model(Stores.open(), "FROM m\n", "n").texts("system")[0],
+    "show": lambda: CliRunner().invoke(show_command, ["m", "--system"], catch_exceptions=False).stdout,
+    "/api/show": lambda: catalog.facts({}, ServerConfig(), "m")["system"],
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_model_that_is_replaced_while_it_is_read_is_read_again(
+    reader: str, tiny: Tiny, stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.parent.mkdir(parents=True)
+    replace_model(stores, tiny, "old")
+    real, n_loads = Store._load, 0
+
+    def load(store: Store, name: ModelName, path: Path) -> StoredModel | None:
+        nonlocal n_loads
+        found = real(store, name, path)
+        n_loads += 1
+        if n_loads == 1:
+            replace_model(stores, tiny, "new")
+        return found
+
+    monkeypatch.setattr(Store, "_load", load)
+    assert READERS[reader]().strip() == "new"
+
+
+def test_a_mapped_file_is_never_written_to(tiny: Tiny, stores: Stores, root: Path, hub: HubServer) -> None:
+    """Tests that a mapped file is never written to. Weights are mapped, and truncating a mapped file ends the
+    process that mapped the file by a signal.
+    """
+    data = tiny.target.read_bytes()
+    hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": data})
+    name = ModelName.parse("hf.co/user/tiny-GGUF:Q4_K_M")
+    pull(name)
+    blob = stores.get(name).target_files()[0]
+
+    def replace_by_pull() -> None:
+        hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": data + b"newer"})
+        pull(name)
+
+    for change in (
+        replace_by_pull,
+        lambda: make_model(stores, f"FROM {tiny.other}\n", str(name)),
+        lambda: remove_model(stores.own, name),
+    ):
+        blob = stores.get(name).target_files()[0]
+        content = blob.read_bytes()
+        with blob.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            change()
+            assert mapped[:] == content
+            assert not blob.exists()

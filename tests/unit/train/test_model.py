@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: MIT
 """Compares training-time test, which trains all chains together, with a reference that drafts a separate
-chain from each anchor.
+chain from each anchor. Also compares merged attention with dense attention, in outputs and all gradients, and
+the acceptance that an evaluation reports with acceptance that is counted by hand.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
+from eaglecpp.train.fit.attention import Spans, dense, merged
 from eaglecpp.train.fit.batch import Batch, make_batch
+from eaglecpp.train.fit.evaluate import TrainingTimeTest, evaluate
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.samples import Sample
 from helpers.chains import chain_logits, random_model, reference
-from helpers.training import KINDS, N_VOCAB, draft_ids, make_sample
+from helpers.training import KINDS, N_VOCAB, SPEC, Samples, draft_ids, make_sample
 
 N_STEPS = 4
 CPU = torch.device("cpu")
@@ -158,3 +162,125 @@ def test_thinning_that_would_leave_nothing_leaves_all() -> None:
     batch = make_batch([make_sample(5, 1)], draft_ids(), 3, CPU, every=4, offset=3)
     assert batch.run is not None
     assert batch.run.later[:2].tolist() == batch.counted[1].tolist() == [0, 1]
+
+
+# Attention
+
+
+def step_inputs(n_rows: int, n_later: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [
+        torch.randn(3, n_rows, 16, generator=generator).to(dtype).requires_grad_()
+        for _ in range(3 + 2 * n_later)
+    ]
+
+
+def all_of(*lengths: int) -> Spans:
+    return Spans(lengths, lengths, None)
+
+
+def run(attention: object, inputs: list[torch.Tensor], n_later: int, layout: Spans) -> list[torch.Tensor]:
+    q, k0, v0, *later = inputs
+    out = attention(q, k0, v0, later[:n_later], later[n_later:], layout)  # type: ignore[operator]
+    weight = torch.linspace(-1, 1, out.numel(), dtype=torch.float32).view(out.shape)
+    return [out, *torch.autograd.grad((out.float() * weight).sum(), inputs)]
+
+
+@pytest.mark.parametrize("n_later", [0, 1, 3])
+@pytest.mark.parametrize("lengths", [(1,), (7,), (130,), (7, 1, 40)])
+def test_merged_equals_dense_in_output_and_gradients(lengths: tuple[int, ...], n_later: int) -> None:
+    inputs, layout = step_inputs(sum(lengths), n_later, torch.float32), all_of(*lengths)
+    results = run(merged, inputs, n_later, layout), run(dense, inputs, n_later, layout)
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_chosen_rows_see_the_same_as_among_all(dtype: torch.dtype) -> None:
+    """Tests that chosen rows see the same rows as in a computation of all rows. The chosen rows belong to the
+    first and the third of three samples.
+    """
+    n_later, lengths, rows = 2, (9, 3, 6), torch.tensor([0, 3, 4, 8, 13, 17])
+    layout = Spans(lengths, (4, 0, 2), torch.tensor([0, 3, 4, 8, 1, 5]))
+    q, k0, v0, *later = (x.detach() for x in step_inputs(18, n_later, dtype))
+    whole = dense(q, k0, v0, later[:n_later], later[n_later:], all_of(*lengths))
+    chosen = [x[:, rows].requires_grad_() for x in (q, *later)]
+    leaves = [chosen[0], k0.requires_grad_(), v0.requires_grad_(), *chosen[1:]]
+    results = []
+    for attention in (merged, dense):
+        out = attention(*leaves[:3], leaves[3 : 3 + n_later], leaves[3 + n_later :], layout)
+        error = (out.float() - whole[:, rows].float()).norm() / whole.float().norm()
+        assert error < (0.02 if dtype is torch.bfloat16 else 1e-5)
+        weight = torch.linspace(-1, 1, out.numel()).view(out.shape)
+        results.append(torch.autograd.grad((out.float() * weight).sum(), leaves))
+    for found, expected in zip(*results, strict=True):
+        error = (found.float() - expected.float()).norm() / expected.float().norm()
+        assert error < (0.03 if dtype is torch.bfloat16 else 1e-4)
+
+
+# Evaluation
+
+
+class Scripted(DraftModel):
+    """A model with scripted accepted drafts: `script[row]` is the number of accepted drafts in the chain from
+    anchor `row`. After the first rejected draft all deeper drafts are right, but must not count.
+    """
+
+    script: dict[int, int]
+
+    def drafts(self, batch: Batch) -> list[torch.Tensor]:
+        return [
+            torch.tensor([k != self.script[int(row)] for row in rows], dtype=torch.bool)
+            for k, rows in enumerate(batch.counted)
+        ]
+
+
+def test_a_round_starts_after_the_accepted_tokens_of_the_previous_one() -> None:
+    model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
+    # The entries of rows at which no round starts must not matter. Near the end of the sample, the last two
+    # rows have no chain of three drafts, and the last row has no chain of two drafts.
+    model.script = {0: 1, 1: 3, 2: 0, 3: 3, 4: 3, 5: 0, 6: 0, 7: 1}
+    source = Samples([make_sample(10, seed=1)])
+    found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0], depth=3, n_tokens=64)
+    # Rounds start at row 0 (one accepted draft), row 2 (no accepted draft), row 3 (three accepted drafts),
+    # and row 7 (only one draft is possible).
+    assert found.n_rounds == 4
+    assert found.rates == pytest.approx((3 / 4, 1 / 2, 1 / 1))
+    assert found.length == pytest.approx(1 + 5 / 4)
+
+
+def test_an_unreached_depth_gets_the_rate_of_the_previous_one() -> None:
+    """Tests that an unreached depth gets the rate of the previous depth. The planner starts from the reported
+    rates, and an untried depth must not look useless.
+    """
+    model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
+    model.script = {0: 1, 1: 0, 2: 1, 3: 0, 4: 0, 5: 0, 6: 0, 7: 0}
+    source = Samples([make_sample(10, seed=1)])
+    found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0], depth=4, n_tokens=64)
+    # Rounds start at rows 0 and 2 with one accepted draft each. Further rounds start at rows 4, 5, 6 and 7
+    # without accepted drafts.
+    assert found.rates == pytest.approx((2 / 6, 0.0, 0.0, 0.0))
+    model.script = dict.fromkeys(range(8), 9)
+    source = Samples([make_sample(5, seed=1)])
+    found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0], depth=4, n_tokens=64)
+    assert found.rates == (1.0,) * 4
+
+
+def test_each_answer_is_evaluated_separately() -> None:
+    model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
+    # The batch has two samples, each with two answers (tokens 2..5 and 8..11). So rows 1..3 and 7..9 count.
+    turns = [0, 0, 1, 1, 1, 1, 0, 0, 2, 2, 2, 2]
+    script = {1: 2, 2: 0, 3: 0, 7: 0, 8: 0, 9: 1}
+    model.script = {row + 12 * b: n for b in (0, 1) for row, n in script.items()}
+    source = Samples([make_sample(12, seed=seed, turns=turns) for seed in (1, 2)])
+    found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0, 1], depth=2, n_tokens=64)
+    # In each sample, rounds start at rows 1, 7, 8 and 9. The round at row 1 covers the whole first answer.
+    assert found.n_rounds == 2 * 4
+    assert found.length == pytest.approx(1 + 3 / 4)
+
+
+def test_without_rounds_the_length_is_one() -> None:
+    model = DraftModel(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
+    silent = Samples([make_sample(9, seed=1, turns=np.zeros(9, int).tolist())])
+    found = evaluate(TrainingTimeTest(model, draft_ids()), silent, [0], depth=2, n_tokens=64)
+    assert (found.length, found.rates, found.n_rounds) == (1.0, (0.0, 0.0), 0)
