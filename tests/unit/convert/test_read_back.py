@@ -174,7 +174,6 @@ NO_FLOATS = "cannot convert this type to floats"
         ({"dflash.block_size": 1 << 20}, "block_size: expected 2 to 64 positions"),
         ({"dflash.conv_kernel_size": "two"}, "conv_kernel_size: expected an integer"),
         (retyped("output.weight", np.int8), f"tensor output.weight: .* {NO_FLOATS}"),
-        (retyped("output_norm.weight", np.float64), f"tensor output_norm.weight: .* {NO_FLOATS}"),
         (retyped("blk.0.attn_q.weight", np.int32), f"tensor blk.0.attn_q.weight: .* {NO_FLOATS}"),
         (retyped("d2t", np.int32), "tensor d2t: expected I64, .*, found I32"),
         (with_tensor("d2t", lambda ids: ids.reshape(-1, 2)), "tensor d2t: expected I64, one id for each"),
