@@ -24,21 +24,6 @@ def folder(tmp_path: Path) -> ChatFolder:
     return ChatFolder(tmp_path / "data" / "chats")
 
 
-def test_a_conversation_is_read_back(folder: ChatFolder) -> None:
-    chat = replace(
-        new_chat("/m.gguf", "/d.gguf"),
-        system="S",
-        messages=TURNS,
-        parameters={"temperature": 0.5, "stop": ("a", "b"), "num_ctx": 512},
-        strategy="chain:4",
-    )
-    saved = folder.save(chat)
-    found = folder.latest()
-    assert found == saved
-    assert (found.id, found.system, found.messages) == (chat.id, "S", TURNS)
-    assert (found.parameters, found.strategy) == (chat.parameters, "chain:4")
-
-
 def test_the_conversation_saved_last_is_the_last_one(folder: ChatFolder) -> None:
     first = folder.save(new_chat("/a.gguf"))
     time.sleep(0.01)

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tests the choice of the chat template and its reason, the BOS token, and answers that the client has
-started.
-"""
+"""Tests the choice of the chat template and its reason, and the BOS token."""
 
 from __future__ import annotations
 
@@ -11,12 +9,6 @@ import pytest
 
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.template import ChatTemplate, is_jinja
-
-CHATML_JINJA = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
 
 
 def jinja_template(text: str, bos_text: str = "", eos_text: str = "") -> ChatTemplate:
@@ -86,14 +78,6 @@ def test_bos_is_detected() -> None:
     for text, has_bos in (("{{ bos_token }}x", True), ("x{{ bos_token }}", False)):
         template = ChatTemplate.choose(gguf=text, bos_text="<s>")
         assert template.render(conversation("user", "Hi")).has_bos is has_bos
-
-
-def test_a_started_answer_is_continued_or_closed() -> None:
-    template = ChatTemplate.choose(gguf=CHATML_JINJA)
-    turns = conversation("user", "Hi", "assistant", "Yo")
-    text = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYo"
-    assert template.render(turns).text == text
-    assert template.render(turns, add_generation_prompt=False).text == f"{text}<|im_end|>\n"
 
 
 def test_jinja_gets_tools_thinking_and_tokens() -> None:

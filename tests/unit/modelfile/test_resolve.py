@@ -54,14 +54,6 @@ def directory(models: Any, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_paths_are_relative_to_the_modelfile(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir("/")
-    found = plan(directory, "FROM ./target.gguf\nDRAFT head.gguf\n")
-    assert found.target == (directory / "target.gguf",)
-    assert found.draft == directory / "head.gguf"
-    assert found.notices == []
-
-
 @pytest.mark.parametrize("text", ["me/m", "hf.co/u/Repo-GGUF:IQ3_M"])
 def test_references_that_are_resolved_later(directory: Path, text: str) -> None:
     found = plan(directory, f"FROM {text}\nDRAFT {text}\n")

@@ -72,13 +72,6 @@ def message_of(answer: requests.Response, path: str) -> str:
     return str(body["error"]["message"])
 
 
-CHAT = {"model": MODEL, "messages": TURNS[1:2]}
-ASKS: dict[str, dict[str, Any]] = {
-    "/api/chat": CHAT, "/v1/chat/completions": CHAT, "/v1/messages": {**CHAT, "max_tokens": 1},
-    "/v1/responses": {"model": MODEL, "input": "x"}, "/v1/embeddings": {"model": MODEL, "input": "x"},
-    "/infill": {"model": MODEL, "input_prefix": "", "input_suffix": ""},
-}  # fmt: skip
-"""Endpoints and their valid bodies; the default is {"model": MODEL, "prompt": "x"}."""
 PROMPTED = ("/completion", "/v1/completions")
 PICTURE = {"type": "image_url", "image_url": {"url": "x"}}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sun"}
@@ -162,7 +155,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/v1/embeddings", {"input": ["a"] * 300_000}, f"for all is {limits.EMBEDDING_VALUES} values"),
     ("/api/chat", {"messages": [{"role": "user", "content": "x", "images": ["aa aa"]}]}, "base64"),
     ("/detokenize", {"tokens": [-1]}, "token id"),
-    ("/apply-template", {}, "messages"),
+    ("/apply-template", {"messages": None}, "messages"),
     *(("/v1/messages", {"messages": [{"role": "user", "content": content}]}, said) for content, said in (
         ([{"type": "document", "source": {"type": "url", "url": "http://a/b.pdf"}}], "text or image blocks"),
         ([{"type": "image", "source": {"type": "url", "url": "http://a/b.png"}}], "URLs are not fetched"),
@@ -189,10 +182,13 @@ REFUSED: list[tuple[str, Any, str]] = [
 ]  # fmt: skip
 
 
+def usual(path: str) -> dict[str, Any]:
+    return USUAL if path != "/v1/responses" else {"model": MODEL, "input": "x"}
+
+
 @pytest.mark.parametrize(("path", "wrong", "said"), REFUSED, ids=range(len(REFUSED)))
 def test_errors_are_in_the_form_of_the_api(server: TestServer, path: str, wrong: Any, said: str) -> None:
-    usual = ASKS.get(path, {"model": MODEL, "prompt": "x"})
-    answer = server.post(path, wrong if isinstance(wrong, bytes) else usual | wrong)
+    answer = server.post(path, wrong if isinstance(wrong, bytes) else usual(path) | wrong)
     assert answer.status_code == 400 and said in message_of(answer, path), answer.text
 
 
@@ -280,16 +276,14 @@ def test_an_internal_error_during_an_answer_ends_it_and_is_logged(
     assert failed["response"]["error"]["message"] == last["error"]["message"], "expected the error in both"
 
 
-@pytest.mark.parametrize(
-    "path", [*PROMPTED, "/api/generate", *(sorted(ASKS.keys() - {"/v1/embeddings", "/infill"}))]
-)
+@pytest.mark.parametrize("path", [*PROMPTED, "/api/generate", "/api/chat", "/v1/chat/completions",
+                                  "/v1/messages", "/v1/responses"])  # fmt: skip
 def test_an_unknown_ending_is_not_a_success(
     server: TestServer, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    usual = {"max_tokens": 1} | ASKS.get(path, {"model": MODEL, "prompt": "x"})
     monkeypatch.setattr(Answer, "reason", property(lambda answer: "paused"))
-    assert server.post(path, {**usual, "stream": False}).status_code == 500
-    last = server.post(path, {**usual, "stream": True}).text.strip().splitlines()[-1]
+    assert server.post(path, usual(path) | {"stream": False}).status_code == 500
+    last = server.post(path, usual(path) | {"stream": True}).text.strip().splitlines()[-1]
     assert "internal error" in last, last
 
 

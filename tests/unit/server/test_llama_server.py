@@ -258,14 +258,6 @@ def test_slots_show_which_are_running(coder: TestServer, slow_rounds: None) -> N
         assert all(answer.result().status_code == 200 for answer in answers)
 
 
-def test_the_template_alone(coder: TestServer) -> None:
-    turns = [{"role": "user", "content": "What is len?"}]
-    text = coder.post("/apply-template", {"messages": turns}).json()["prompt"]
-    assert "What is len?" in text
-    chat = coder.post("/v1/chat/completions", {"messages": turns, "max_tokens": 1}).json()
-    assert chat["usage"]["prompt_tokens"] == len(tokens_of(coder, text, add_special=True))
-
-
 def test_properties_are_the_defaults_of_a_request(coder: TestServer, server: TestServer) -> None:
     reply = coder.get("/props").json()
     assert (

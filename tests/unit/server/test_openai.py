@@ -34,17 +34,7 @@ def test_models_are_listed(server: TestServer) -> None:
     assert (reply["has_more"], reply["first_id"]) == (False, reply["data"][0]["id"])
 
 
-def test_a_complete_answer(server: TestServer) -> None:
-    reply = whole(server, ask())
-    (choice,) = reply["choices"]
-    assert EXPECTED in choice["message"]["content"] and choice["finish_reason"] in ("stop", "length")
-    usage = reply["usage"]
-    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
-    assert reply["timings"]["predicted_n"] == usage["completion_tokens"]
-    assert reply["object"] == "chat.completion"
-
-
-def test_a_stream_has_the_structure_that_clients_require(server: TestServer) -> None:
+def test_a_stream_and_a_whole_answer_have_the_structure_that_clients_require(server: TestServer) -> None:
     *chunks, done = server.events("/v1/chat/completions", ask(stream_options={"include_usage": True}))
     assert done == "[DONE]"
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
@@ -57,7 +47,13 @@ def test_a_stream_has_the_structure_that_clients_require(server: TestServer) -> 
     assert last["timings"]["acceptance_length"] >= 1
     assert usage["choices"] == [] and usage["usage"]["completion_tokens"] > 0
     text = "".join(part["choices"][0]["delta"].get("content", "") for part in parts)
-    assert text == whole(server, ask())["choices"][0]["message"]["content"]
+    reply = whole(server, ask())
+    (choice,) = reply["choices"]
+    assert EXPECTED in text == choice["message"]["content"] and choice["finish_reason"] in ("stop", "length")
+    counts = reply["usage"]
+    assert counts["total_tokens"] == counts["prompt_tokens"] + counts["completion_tokens"]
+    assert reply["timings"]["predicted_n"] == counts["completion_tokens"]
+    assert reply["object"] == "chat.completion"
 
 
 def test_a_schema_next_to_the_messages_is_llama_servers(server: TestServer) -> None:

@@ -37,22 +37,6 @@ def test_responses_stream_and_whole_are_equal(server: TestServer) -> None:
     assert text == item["content"][0]["text"] == events[-1]["response"]["output"][0]["content"][0]["text"]
 
 
-def test_responses_call_tools(server: TestServer) -> None:
-    body = ask("Hello", tools=[TOOL], tool_choice="required", max_output_tokens=100)
-    (call,) = whole(server, body)["output"]
-    assert (call["type"], call["name"], json.loads(call["arguments"])) == (
-        "function_call",
-        "weather",
-        {"city": "Paris"},
-    )
-    turns = [
-        {"role": "user", "content": "Hello"},
-        call,
-        {"type": "function_call_output", "call_id": call["call_id"], "output": "sun"},
-    ]
-    assert whole(server, {**body, "input": turns, "tool_choice": "auto"})["output"]
-
-
 def test_a_thought_has_the_events_of_an_item(server: TestServer, thinker: str) -> None:
     body = ask("Hello", model=thinker, grammar=THOUGHT)
     reply = whole(server, body)
@@ -139,7 +123,10 @@ def test_a_tool_in_a_namespace_is_called_in_it(server: TestServer) -> None:
     body = ask("Hello", tools=[space], tool_choice="required", max_output_tokens=100)
     reply = whole(server, body)
     (call,) = reply["output"]
-    assert (call["namespace"], call["name"], reply["tools"]) == ("sky", "weather", [space])
+    assert (call["type"], call["namespace"], call["name"]) == ("function_call", "sky", "weather")
+    assert json.loads(call["arguments"]) == {"city": "Paris"} and reply["tools"] == [space]
+    back = [USER, call, RESULT | {"call_id": call["call_id"]}]
+    assert whole(server, body | {"input": back, "tool_choice": "auto"})["output"]
     *_, last = server.events("/v1/responses", body)
     (call,) = last["response"]["output"]
     assert (call["namespace"], call["name"]) == ("sky", "weather")
