@@ -5,6 +5,7 @@ their PyTorch references.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,13 +91,11 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Conv
     """Returns a function `pairs(kind, arch)`, which returns a target and a drafter that is right about half
     the time. The function writes each pair once per session.
     """
-    made: dict[tuple[str, str], ConvertedPair] = {}
 
+    @functools.cache
     def make(kind: str = "eagle3", arch: str = "llama") -> ConvertedPair:
-        if (kind, arch) not in made:
-            directory = tmp_path_factory.mktemp(f"{kind}-{arch}")
-            made[kind, arch] = converted_pair(directory, kind, TargetSpec.of(arch))
-        return made[kind, arch]
+        directory = tmp_path_factory.mktemp(f"{kind}-{arch}")
+        return converted_pair(directory, kind, TargetSpec.of(arch))
 
     return make
 

@@ -174,14 +174,3 @@ def test_an_invalid_file_is_left_to_the_engine(tmp_path: Path, damage: bytes) ->
     path.write_bytes(damage)
     assert choose_n_ctx(path, None, {}, 0, GIB)[0] == 4096
     assert choose_n_ctx(tmp_path / "missing.gguf", None, {}, 0, GIB)[0] == 4096
-
-
-def test_keys_are_found_before_and_after_long_lists(tmp_path: Path) -> None:
-    """Tests that keys are found before and after long lists. Nearly every file on the Hub begins with lists
-    of strings, which are its tags and languages.
-    """
-    keys = head_keys(write_model(tmp_path / "m.gguf"))
-    assert keys["llama.block_count"] == 32
-    assert keys["llama.attention.key_length"] == 128
-    assert keys["general.name"] == "big"
-    assert "tokenizer.ggml.merges" not in keys, "long arrays must be skipped"

@@ -55,9 +55,7 @@ def test_names_flags_and_parameters_are_unique() -> None:
         (ModelOptions, {"lora": {"a.gguf": float("inf")}}, ValueError, "expected finite numbers"),
         (ModelOptions, {"n_threads": 100_000}, ValueError, "n_threads must be between 0 and 512; got"),
         (ModelOptions, {"flash_attn": "yes"}, ValueError, "flash_attn must be one of auto, on, off; got"),
-        (ModelOptions, {"n_sequences": 0}, ValueError, "n_sequences must be between 1 and 256; got 0"),
         (ModelOptions, {"use_mmap": 1}, TypeError, "use_mmap must be bool, got int 1"),
-        (DraftOptions, {"n_leaves_max": 999}, ValueError, "n_leaves_max must be between 0 and 256; got 999"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(

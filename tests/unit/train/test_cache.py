@@ -248,11 +248,6 @@ def test_int8_holds_any_finite_values(rng: np.random.Generator) -> None:
 EXACT = ModelOptions(n_threads=1, type_k="f32", type_v="f32", flash_attn="off")
 
 
-def conversation(n_tokens: int, seed: int = 1) -> TrainText:
-    tokens = np.array(prompt_ids(n_tokens, seed), np.int32)
-    return TrainText(tokens, (np.arange(n_tokens) > 3).astype(np.int16))
-
-
 def full_log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     wide = logits.astype(np.float64)
     wide -= wide.max(axis=1, keepdims=True)
@@ -261,8 +256,7 @@ def full_log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
 
 @pytest.fixture(scope="module")
 def source(models: Models) -> Iterator[TargetSource]:
-    conversations = [conversation(200), conversation(17, seed=2), conversation(3, seed=3)]
-    source = TargetSource(models.target, conversations, model=EXACT)
+    source = TargetSource(models.target, conversations((200, 17, 3)), model=EXACT)
     yield source
     source.close()
 
@@ -315,7 +309,7 @@ def test_a_sample_equals_the_targets_output(models: Models, source: TargetSource
 def test_a_missing_layer_is_refused(models: Models) -> None:
     with pytest.raises(MismatchError, match="layer id 10"):
         # Layer id 9 is the state after the final norm.
-        TargetSource(models.target, [conversation(8)], layers=[1, 10], model=EXACT)
+        TargetSource(models.target, conversations([8]), layers=[1, 10], model=EXACT)
 
 
 def broken_target(directory: Path, tensor: str, value: float) -> Path:
@@ -339,6 +333,6 @@ def broken_target(directory: Path, tensor: str, value: float) -> Path:
     ],
 )
 def test_nan_and_infinity_are_refused_by_name(tmp_path: Path, tensor: str, value: float, says: str) -> None:
-    source = TargetSource(broken_target(tmp_path, tensor, value), [conversation(12)], model=EXACT)
+    source = TargetSource(broken_target(tmp_path, tensor, value), conversations([12]), model=EXACT)
     with pytest.raises(DataError, match=says):
         source.sample(0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,20 +46,19 @@ from helpers.training import N_VOCAB, SPEC, Recorder, Samples, draft_ids, make_s
 LAYERS = (2, 4, 5)
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3"])
-def arch(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def sample(target: TinyTarget) -> Sample:
+def sample_of(target: TinyTarget, layers: Sequence[int]) -> Sample:
     """Returns the target's features and labels of a random prompt."""
     tokens = np.array(prompt_ids(40), np.int32)
-    source = TargetSource(target.gguf, [TrainText(tokens, np.ones(40, np.int16))], LAYERS)
+    source = TargetSource(target.gguf, [TrainText(tokens, np.ones(40, np.int16))], layers)
     try:
         return source.sample(0)
     finally:
         source.close()
+
+
+@pytest.fixture(scope="module")
+def sample(target: TinyTarget) -> Sample:
+    return sample_of(target, LAYERS)
 
 
 def make_model(
@@ -136,12 +136,7 @@ def test_eagle_1_is_written_like_safeailabs(kind: str, tmp_path: Path, target: T
     assert stored["fc.weight"].shape == (64, 128)
     outside = {"fc.weight"} | {name for name in stored if name.startswith("layers.0.")}
     assert stored.keys() == outside and "layers.0.input_layernorm.weight" not in stored
-    tokens = np.array(prompt_ids(40), np.int32)
-    source = TargetSource(target.gguf, [TrainText(tokens, np.ones(40, np.int16))], [9])
-    try:
-        error = check_engine(report, tmp_path, target.gguf, model, vocab, source.sample(0))
-    finally:
-        source.close()
+    error = check_engine(report, tmp_path, target.gguf, model, vocab, sample_of(target, [9]))
     assert 0 < error < (1e-3 if kind == "F32" else 0.1)
 
 
@@ -208,6 +203,7 @@ def test_a_checkpoint_read_back_is_the_model_rounded_to_bf16(
         torch.testing.assert_close(state[name], p.detach().to(torch.bfloat16).float(), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3"])
 def test_a_new_drafter_starts_with_the_targets_head_norm_and_last_block(arch: str, tmp_path: Path) -> None:
     """Tests that the first layer starts as the target's last block. Its rows are in the order of checkpoints,
     not in the RoPE order of GGUF files.
