@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Tests that `_core.pyi` has exactly the names and arguments of the compiled extension."""
+"""Tests that names in Python and in C++ are the same: `_core.pyi` has exactly the names and arguments of the
+compiled extension, and the converter writes the keys and tensors that the native reader reads.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ import pytest
 
 import eaglecpp
 from eaglecpp import _extension
+from eaglecpp.convert import keys
 
 STUB = ast.parse((Path(eaglecpp.__file__).parent / "_core.pyi").read_text(encoding="utf-8"))
 CLASSES = {node.name: node for node in STUB.body if isinstance(node, ast.ClassDef)}
@@ -65,3 +68,36 @@ def test_argument_names(label: str, function: Any, node: ast.FunctionDef) -> Non
     native = re.findall(r"(\w+)(?=:)", re.sub(r"\[[^\]]*\]", "", first))
     stub = [argument.arg for argument in node.args.args if argument.arg != "self"]
     assert [n for n in native if n != "self"] == stub, label
+
+
+# Keys and tensors
+
+# The converter does not declare the names of these keys, because it copies the keys from the target.
+DRAFT = Path(__file__).parents[2] / "native" / "draft"
+FROM_THE_TARGET = {"tokenizer.ggml.token_type"}
+
+
+def native_names() -> set[str]:
+    """Returns the names of keys in the native reader, and the names of tensors in the native graphs."""
+    text = "".join((DRAFT / name).read_text(encoding="utf-8") for name in ("draft_file.cpp", "graph.cpp"))
+    layers = re.findall(r'linear\([^;{]*?"([a-z_{}.]+)"', text)
+    return {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")} | set(
+        re.findall(r'"([a-z0-9_{}]+(?:\.[a-z0-9_{}]+)+|d2t)"', text)
+    ) - set(layers)
+
+
+def test_the_reader_knows_every_key_of_the_drafter() -> None:
+    written = {key.name for key in keys.KEYS if key.name.startswith("{arch}.")}
+    assert written == {name for name in native_names() if name.startswith("{arch}.")}
+
+
+def test_the_reader_knows_every_tensor() -> None:
+    written = {tensor.name.replace("{a}", "{i}") for tensor in keys.TENSORS}
+    endings = (".weight", ".bias", "_conv_base")
+    tensors = {name for name in native_names() if name.endswith(endings) or name == "d2t"}
+    assert written == tensors
+
+
+def test_the_reader_uses_only_keys_that_the_converter_writes() -> None:
+    written = {key.name for key in keys.KEYS} | {t.name.replace("{a}", "{i}") for t in keys.TENSORS}
+    assert native_names() - written == FROM_THE_TARGET

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Tests that eaglecpp renders templates as Ollama and Hugging Face do. Their own programs produced every
-expected text.
+"""Tests that eaglecpp renders templates as Ollama and Hugging Face do, and reads Modelfiles as Ollama does.
+Their own programs produced every expected text.
 
 `templates.jsonl`, from Ollama's template package, one case per line: `tmpl`, `msgs` as [role, content], and
 `out` or the line of the `error`. `go_language.jsonl` tests the language itself, from Go 1.27's text/template:
 `data` in the first line, then `tmpl` and `out`, or the line of the `error` (an error of Go, or a feature that
 eaglecpp leaves out because no template uses it). `jinja_language.jsonl` is from Jinja 3.1.6 with the settings
 of transformers' `apply_chat_template`.
+
+Ollama's own parser produced every case of `modelfile.jsonl`: `src` (or `src_hex`) is the file, `cmds` are its
+commands, and `err` is the reason if the file is refused.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from eaglecpp.chat.go_template import Template, go_value
 from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.chat.message import Message
 from eaglecpp.errors import TemplateError
+from eaglecpp.modelfile import ModelfileError, parse
 
 
 def cases(name: str) -> list[dict[str, Any]]:
@@ -61,3 +65,27 @@ def test_language(case: dict[str, Any]) -> None:
         assert caught.value.line == case["error"]
     else:
         assert text() == case["out"]
+
+
+# Modelfiles
+
+CASES = [
+    json.loads(line) for line in Path(__file__).with_name("modelfile.jsonl").read_text("utf-8").splitlines()
+]
+REFUSALS = {
+    "NOFROM": "no FROM line",
+    "COMMAND": "command must be",
+    "ROLE": "message role must be",
+    "EOF": "unexpected EOF",
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_commands_or_refusal(case: dict[str, Any]) -> None:
+    source = bytes.fromhex(case["src_hex"]) if "src_hex" in case else case["src"]
+    if "err" in case:
+        with pytest.raises(ModelfileError, match=REFUSALS[case["err"]]):
+            parse(source)
+    else:
+        commands = parse(source)
+        assert [[command.name, command.args] for command in commands] == case["cmds"]

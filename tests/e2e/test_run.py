@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Runs `eaglecpp run` and `doctor` as processes."""
+"""Runs `eaglecpp run`, `generate` and `doctor` and the examples as processes. The examples must stay short
+enough to read.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -224,3 +227,97 @@ def test_llama_cpps_options_for_adapters_templates_forms(cli: Cli, models: Model
     assert text("--chat-template-file", template) == text("--chat-template", template.read_text()) == raw
     for form in (("-j", schema.read_text()), ("-jf", schema), ("--grammar", 'root ::= "7"')):
         assert text(*form) == "7\n"
+
+
+# `eaglecpp generate`
+
+ONE_THREAD = ("-c", "512", "-t", "1")  # several threads would wait for each other on a busy machine
+GREEDY = ("--temp", "0", *ONE_THREAD)
+
+
+def as_json(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_json_is_one_object_of_four_keys_and_text_ends_with_one_newline(cli: Cli, models: Models) -> None:
+    same = ("generate", models.target, "--draft", models.draft, "-p", "ab cd", "-n", 16, *GREEDY)
+    done = cli(*same, "--json")
+    result = as_json(done)
+    assert list(result) == ["text", "tokens", "finish_reason", "timings"]
+    assert (len(result["tokens"]), result["finish_reason"]) == (16, "length")
+    assert result["timings"]["plan"]["strategy"] == "auto" and done.stderr == ""
+    # The strategy is fixed, because the drafts of `auto` depend on the clock.
+    drafted = as_json(cli(*same, "--json", "--strategy", "chain:3"))
+    assert drafted["timings"]["draft_n"] > 0 and drafted["tokens"] == result["tokens"]
+    done = cli(*same)
+    assert (done.stdout, done.stderr) == (result["text"] + "\n", "")
+
+
+def test_the_prompt_comes_from_argument_file_or_stdin(cli: Cli, models: Models, tmp_path: Path) -> None:
+    prompt = "ab \u00fc cd\n"
+    (tmp_path / "prompt.txt").write_bytes(prompt.encode())
+    same = ("generate", models.target, "-n", 8, "--json", *GREEDY)
+    results = [
+        as_json(cli(*same, "-p", prompt)),
+        as_json(cli(*same, "-f", "prompt.txt")),
+        as_json(cli(*same, "-p", "-", input=prompt)),
+        as_json(cli(*same, "-f", "-", input=prompt)),
+    ]
+    assert len({tuple(result["tokens"]) for result in results}) == 1
+    assert len({result["timings"]["prompt_n"] for result in results}) == 1
+
+
+def test_stop_and_grammar_options(cli: Cli, models: Models, tmp_path: Path) -> None:
+    same = ("generate", models.target, "-p", "ab cd", "-n", 24, "--json", *GREEDY)
+    text = as_json(cli(*same))["text"]
+    stopped = as_json(cli(*same, "--stop", text[6:8], "--stop", "never this"))
+    assert (stopped["text"], stopped["finish_reason"]) == (text[: text.index(text[6:8])], "stop")
+    (tmp_path / "digits.gbnf").write_text("root ::= [0-9]+", encoding="utf-8")
+    assert as_json(cli(*same, "--grammar-file", "digits.gbnf"))["text"].isdigit()
+
+
+def test_ctrl_c_prints_the_partial_answer(start: Start, cli: Cli, models: Models) -> None:
+    files = (models.target, "--draft", models.draft)
+    options = ("generate", *files, "-p", "ab cd", "--ignore-eos", "--temp", "0", "-c", "16384", "-t", "1")
+    with start(*options) as process:
+        assert process.stdout is not None
+        head = process.stdout.read(40)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=600)
+    assert process.returncode == 130
+    assert re.fullmatch(rb"note: -c is 16384, but the model was trained for 2048 tokens; .*\n", err)
+    text = (head + out).decode()
+    assert text.endswith("\n")
+    assert as_json(cli(*options, "-n", len(text), "--json"))["text"].startswith(text[:-1])
+
+
+def test_a_closed_pipe_is_not_an_error(start: Start, models: Models) -> None:
+    with start("generate", models.target, "-p", "ab cd", "-n", "400", "--ignore-eos", *GREEDY) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        err = process.stderr.read()
+    assert (process.returncode, err) == (1, b"")
+
+
+# Examples
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize("name", ["complete.py", "stream.py", "llama_dropin.py"])
+def test_an_example_runs(name: str, models: Models, tmp_path: Path) -> None:
+    script = EXAMPLES / name
+    assert len(script.read_text(encoding="utf-8").splitlines()) < 60
+    done = subprocess.run(
+        [sys.executable, script, models.target, models.draft],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert done.stderr.startswith(("plain", "\n")) or "tokens" in done.stderr

@@ -177,7 +177,7 @@ def test_blobs_in_use_stay_although_another_process_removes_the_model(
 
 
 def test_a_stuck_store_is_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If another process holds the store's lock for too long, an error reports this. tests/e2e/test_kill.py
+    """If another process holds the store's lock for too long, an error reports this. tests/e2e/test_store.py
     shows that a second download waits for the first.
     """
     monkeypatch.setattr("eaglecpp.store.content._PATIENCE_S", 0.1)
