@@ -254,6 +254,8 @@ REFUSED: dict[type[errors.EagleError], list[Bad]] = {
             drop=("t2d",)),
         Bad("draft id 159 maps to target id 459, outside",
             add={"d2t": np.array([0] * 159 + [300], np.int64)}, drop=("t2d",)),
+        Bad("target id 399, outside the target vocabulary of 367", shape=DraftShape(n_vocab=400),
+            add={"d2t": np.array([0] * 159 + [240], np.int64)}, drop=("t2d",)),
         Bad("values are 0", add={"d2t": np.zeros(160, np.int64)}, drop=("t2d",)),
         Bad("expected int64 or int32", add={"d2t": np.zeros(160, F32)}),
         Bad(r"t2d: expected shape \[367\]", add={"t2d": np.ones(200, bool)}),
@@ -265,6 +267,7 @@ REFUSED: dict[type[errors.EagleError], list[Bad]] = {
         Bad("to be larger by 1", shape=DSPARK, edit={"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}),
     ],
     errors.TargetError: [
+        Bad("a vocabulary of 600 tokens, but the target has 367", shape=DraftShape(n_vocab=600)),
         # Block drafters.
         Bad("made for a model of 30 layers, but the target has 8", shape=DSPARK,
             edit={"num_target_layers": 30}),
@@ -339,21 +342,6 @@ def test_rows_above_the_targets_tokens_are_left_out(convert: Convert, tmp_path: 
     expected = convert(write_checkpoint(tmp_path / "plain", "vllm", shape), out=tmp_path / "plain.gguf")
     assert key_of(report.out, f"{report.spec.architecture}.vocab_size") == 367
     check_same_tensors(report.out, expected.out)
-
-
-def test_a_draft_id_above_the_targets_tokens_is_refused(convert: Convert, tmp_path: Path) -> None:
-    shape = DraftShape(n_vocab=400)
-    d2t = np.zeros(160, np.int64)
-    d2t[-1] = 399 - 159
-    checkpoint = write_checkpoint(tmp_path / "in", "vllm", shape, drop=["d2t", "t2d"], add={"d2t": d2t})
-    with pytest.raises(errors.VocabMapError, match="target id 399, outside the target vocabulary of 367"):
-        convert(checkpoint)
-
-
-def test_a_target_with_another_vocabulary(convert: Convert, tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(tmp_path / "in", "vllm", DraftShape(n_vocab=600))
-    with pytest.raises(errors.TargetError, match="a vocabulary of 600 tokens, but the target has 367"):
-        convert(checkpoint)
 
 
 # Comparison with the target's head

@@ -67,47 +67,42 @@ def test_the_same_scaling_under_both_names_is_one() -> None:
     assert parse_rope(both)[0].theta == 1e6
 
 
-@pytest.mark.parametrize(
-    ("parameters", "scaling", "message"),
-    [
-        ({"rope_type": "default", "rope_theta": 1e6}, YARN, "rope_type is 'default' and 'yarn'"),
-        ({"rope_theta": 1e6}, YARN, "rope_type is 'default' and 'yarn'"),
-        ({"rope_theta": 1e6}, {"rope_type": "default", "rope_theta": 5e5}, "rope_theta is 1000000.0 and"),
-    ],
-)
-def test_two_scalings_that_contradict_each_other_are_refused(
-    parameters: dict[str, Any], scaling: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(
-        ConfigError, match=f"rope_parameters and rope_scaling contradict each other: {message}"
-    ):
-        parse_rope({"rope_parameters": parameters, "rope_scaling": scaling})
+SCALINGS: list[tuple[Any, type[Exception], str]] = [
+    ({"type": "dynamic", "factor": 2.0}, UnsupportedError, "'dynamic' is not supported"),
+    ({"type": "longrope"}, UnsupportedError, "'longrope' is not supported"),
+    ({"type": "linear"}, ConfigError, r"rope_scaling\.factor: expected a number, found no such key"),
+    ({"type": "linear", "factor": -1}, ConfigError, "expected a number of 0 or more"),
+    ({"type": "linear", "factor": "2"}, ConfigError, "expected a number of 0 or more, found '2'"),
+    ({"type": "yarn", "factor": 2.0}, ConfigError, "original_max_position_embeddings: expected a length"),
+    ({**YARN, "truncate": False}, UnsupportedError, "truncate: expected true"),
+    (
+        {"type": "llama3", "factor": 8.0, "high_freq_factor": 1.0},
+        ConfigError,
+        "low_freq_factor < high_freq_factor",
+    ),
+    ([1, 2], ConfigError, "expected an object, found list"),
+    ({"a": {"rope_theta": 1}, "b": {"rope_theta": 2}}, UnsupportedError, "different rope settings"),
+]
+CONTRADICT = "rope_parameters and rope_scaling contradict each other: "
 
 
 @pytest.mark.parametrize(
-    ("scaling", "error", "message"),
+    ("config", "error", "message"),
     [
-        ({"type": "dynamic", "factor": 2.0}, UnsupportedError, "'dynamic' is not supported"),
-        ({"type": "longrope"}, UnsupportedError, "'longrope' is not supported"),
-        ({"type": "linear"}, ConfigError, r"rope_scaling\.factor: expected a number, found no such key"),
-        ({"type": "linear", "factor": -1}, ConfigError, "expected a number of 0 or more"),
-        ({"type": "linear", "factor": "2"}, ConfigError, "expected a number of 0 or more, found '2'"),
-        ({"type": "yarn", "factor": 2.0}, ConfigError, "original_max_position_embeddings: expected a length"),
-        ({**YARN, "truncate": False}, UnsupportedError, "truncate: expected true"),
+        *(({"rope_scaling": scaling}, error, message) for scaling, error, message in SCALINGS),
+        ({"partial_rotary_factor": 0.5}, UnsupportedError, "partial_rotary_factor"),
         (
-            {"type": "llama3", "factor": 8.0, "high_freq_factor": 1.0},
+            {"rope_parameters": {"rope_theta": 1e6}, "rope_scaling": YARN},
             ConfigError,
-            "low_freq_factor < high_freq_factor",
+            f"{CONTRADICT}rope_type is 'default' and 'yarn'",
         ),
-        ([1, 2], ConfigError, "expected an object, found list"),
-        ({"a": {"rope_theta": 1}, "b": {"rope_theta": 2}}, UnsupportedError, "different rope settings"),
+        (
+            {"rope_parameters": {"rope_theta": 1e6}, "rope_scaling": {"rope_theta": 5e5}},
+            ConfigError,
+            f"{CONTRADICT}rope_theta is 1000000.0 and",
+        ),
     ],
 )
-def test_refusals(scaling: Any, error: type[Exception], message: str) -> None:
+def test_refusals(config: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        parse_rope({"rope_scaling": scaling})
-
-
-def test_a_partly_rotated_head_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="partial_rotary_factor"):
-        parse_rope({"partial_rotary_factor": 0.5})
+        parse_rope(config)
