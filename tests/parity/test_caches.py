@@ -155,14 +155,12 @@ def test_a_prompt_cancelled_near_its_end_is_kept(pair: Models) -> None:
     assert (again, other >= len(prompt) - 10) == (seen[-1], True) and seen[-1] > 1500
 
 
-@pytest.fixture(params=FORGETFUL, ids=["recurrent", "hybrid"])
-def forgetful(request: pytest.FixtureRequest, tmp_path: Path) -> Models:
-    made: Models = request.param(tmp_path)
-    return made
+forgetful = pytest.mark.parametrize("pair", FORGETFUL, indirect=True, ids=["recurrent", "hybrid"])
 
 
-def test_tokens_lost_with_a_rejected_draft_are_run_again_in_their_own_round(forgetful: Models) -> None:
-    with open_pair(forgetful) as engine:
+@forgetful
+def test_tokens_lost_with_a_rejected_draft_are_run_again_in_their_own_round(pair: Models) -> None:
+    with open_pair(pair) as engine:
         done = run(engine, strategy="chain:4", temperature=0.0, log_plan=True)
     rejected, n_again = False, 0
     for line, tokens in zip(done.plan_log, rounds_of(done), strict=True):
@@ -205,10 +203,11 @@ def test_a_conversation_continues_where_rows_were_lost(pair: Models) -> None:
             assert more.tokens == engine.generate(longer, **options, strategy="off").tokens
 
 
-def test_several_conversations_go_back_independently(forgetful: Models) -> None:
+@forgetful
+def test_several_conversations_go_back_independently(pair: Models) -> None:
     prompts = [prompt_ids(30, seed=seed) for seed in range(3)]
     options: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 60}
-    with open_pair(forgetful, n_sequences=4) as engine:
+    with open_pair(pair, n_sequences=4) as engine:
         plain = [engine.generate(prompt, strategy="off", **options).tokens for prompt in prompts]
         engine.clear()
         found = engine.generate_many(prompts, strategy="chain:3", **options)

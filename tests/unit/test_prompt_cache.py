@@ -121,6 +121,7 @@ def changed(one: core.SavedSequence, at: int, value: int) -> bytes:
     [
         *(("plain", draft, how) for draft in ("eagle", "text", "none") for how in (GREEDY, SAMPLED)),
         *((kind, "eagle", SAMPLED) for kind in MADE),
+        ("plain", "block", GREEDY),
     ],
     indirect=["pair"],
 )
@@ -128,7 +129,9 @@ def test_a_prompt_is_not_read_again_after_a_restart(
     draft: str, sampling: dict[str, Any], kind: str, pair: Models, opened: Callable[..., Engine], folder: Path
 ) -> None:
     sampling = sampling | ({} if draft == "none" else {"strategy": "chain:3"})
-    chosen = {"eagle": pair.draft, "text": "text", "none": None}[draft]
+    chosen = {"eagle": pair.draft, "text": "text"}.get(draft)
+    if draft == "block":
+        chosen = BlockShape(kind="dspark").gguf(folder.parent, pair.target)
     n_again = N_PROMPT - (N_TAIL if kind in WITH_STATE else 1)
     n_left = 600 if kind in ("plain", "latent") else N_BATCH
     with opened(chosen, prompt_cache="") as engine:
@@ -175,19 +178,6 @@ def test_the_text_behind_a_kept_prompt_has_the_bits_of_plain_decoding(pair: Mode
                 found = engine.generate(end, **sampling, strategy=strategy)
                 assert found.tokens == plain.tokens and found.timings.reused_n >= N_BATCH, strategy
                 assert found.logprobs == plain.logprobs, strategy
-
-
-def test_a_block_drafters_rows_are_restored(
-    models: Models, opened: Callable[..., Engine], tmp_path: Path
-) -> None:
-    draft = BlockShape(kind="dspark").gguf(tmp_path, models.target)
-    with opened(draft, prompt_cache="", strategy="chain:3") as engine:
-        plain = engine.generate(prompt(), **GREEDY)
-    for n_reused in (0, N_PROMPT - 1):
-        with opened(draft, strategy="chain:3") as engine:
-            result = engine.generate(prompt(), **GREEDY)
-            assert result.tokens == plain.tokens and result.timings.reused_n == n_reused
-            assert result.timings.draft_n_accepted == plain.timings.draft_n_accepted
 
 
 def test_rows_are_used_only_if_their_dependencies_are_unchanged(
