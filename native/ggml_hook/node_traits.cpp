@@ -73,11 +73,8 @@ class Extra : public abi::ExtraBufferType {
   private:
     abi::TensorTraits * traits(const ggml_tensor * op) {
         switch (op->op) {
-            case GGML_OP_GLU:
             case GGML_OP_MUL:
             case GGML_OP_RMS_NORM:
-            case GGML_OP_ROPE:
-            case GGML_OP_SET_ROWS:
                 return Step::is_step(op) ? &steps_ : nullptr;
             case GGML_OP_MUL_MAT:
             case GGML_OP_MUL_MAT_ID:

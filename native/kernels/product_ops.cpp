@@ -213,11 +213,10 @@ size_t rounded_size(const KernelTable & table, const ggml_tensor * op) {
     return (table.row_bytes(op->src[0]->ne[0]) * ggml_nrows(op->src[1]) + 63) / 64 * 64;
 }
 
-void round_part(const KernelTable & table, const ggml_tensor * op, int64_t row, int64_t first, int64_t n,
-                uint8_t * rounded) {
-    const ggml_tensor *w = op->src[0], *x = op->src[1];
-    uint8_t * to = rounded + row * table.row_bytes(w->ne[0]) + first / 32 * n_rounded_bytes;
-    table.packed(w->type)->quantize(row_of<const float>(x, row) + first, n, to);
+void round_row(const KernelTable & table, const ggml_tensor * op, int64_t row, uint8_t * rounded) {
+    const ggml_tensor * w = op->src[0];
+    table.packed(w->type)->quantize(row_of<const float>(op->src[1], row), w->ne[0],
+                                    rounded + row * table.row_bytes(w->ne[0]));
 }
 
 // Rounds the rows of activations. If the threads share the rows, waits for the other threads; otherwise rounds this
@@ -227,10 +226,10 @@ static uint8_t * round_rows(const KernelTable & table, const ComputeParams & par
     uint8_t * rounded = rounded_rows(params);
     if (rounds_privately(op)) {
         rounded += params.ith * n_rows * table.row_bytes(op->src[0]->ne[0]);
-        for (int64_t i = 0; i < n_rows; ++i) round_part(table, op, i, 0, op->src[0]->ne[0], rounded);
+        for (int64_t i = 0; i < n_rows; ++i) round_row(table, op, i, rounded);
     } else {
         const auto [first, end] = share(n_rows, params.ith, params.nth);
-        for (int64_t i = first; i < end; ++i) round_part(table, op, i, 0, op->src[0]->ne[0], rounded);
+        for (int64_t i = first; i < end; ++i) round_row(table, op, i, rounded);
         barrier(params);
     }
     return rounded;

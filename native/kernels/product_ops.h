@@ -39,9 +39,7 @@ inline uint8_t * rounded_rows(const ComputeParams & params) {
     return (uint8_t *)(((uintptr_t)params.wdata + 63) & ~(uintptr_t)63);
 }
 size_t rounded_size(const KernelTable & table, const ggml_tensor * op);
-// Rounds inputs [first, first + n) of a row. `first` and n must be multiples of 32.
-void round_part(const KernelTable & table, const ggml_tensor * op, int64_t row, int64_t first, int64_t n,
-                uint8_t * rounded);
+void round_row(const KernelTable & table, const ggml_tensor * op, int64_t row, uint8_t * rounded);
 void multiply_rounded(const KernelTable & table, const ComputeParams & params, ggml_tensor * op,
                       const uint8_t * rounded);
 void multiply_dense(const KernelTable & table, const ComputeParams & params, ggml_tensor * op);

@@ -145,9 +145,6 @@ KERNEL_INLINE F32 load_f16(const void * p) {
     KERNEL_EACH r.v[i] = Register::load_f16((const uint16_t *)p + i * n_in_register);
     return r;
 }
-KERNEL_INLINE void store_f16(void * p, F32 x) {  // rounds to nearest, ties to even
-    KERNEL_EACH Register::store_f16((uint16_t *)p + i * n_in_register, x.v[i]);
-}
 KERNEL_INLINE F32 set1_f16(const void * p) {
     uint16_t half;
     std::memcpy(&half, p, sizeof half);

@@ -22,7 +22,7 @@ struct PackedProduct {
     size_t (*group_bytes)(int64_t n_in);
     // Packs up to 16 consecutive rows of the file's layout. Missing rows are packed as zeros.
     void (*pack)(const uint8_t * rows, size_t row_bytes, int n_rows, int64_t n_in, uint8_t * group);
-    // Rounds activations x[n_in] to row_bytes() bytes. Each block of 32 inputs is independent.
+    // Rounds activations x[n_in] to row_bytes() bytes.
     void (*quantize)(const float * x, int64_t n_in, uint8_t * row);
     // Computes out[r][o] for all rows r and the outputs o < n_out of groups [g0, g1).
     void (*multiply)(const uint8_t * packed, int64_t n_in, int64_t n_out, int64_t g0, int64_t g1,
@@ -48,19 +48,9 @@ struct KernelTable {
     size_t (*attention_work_size)(int n_threads, const ggml_tensor * op);
     void (*attention)(const ComputeParams & params, ggml_tensor * op);
     void (*fetch_cells)(const ComputeParams & params, const ggml_tensor * op);
-    // Operations on rows (small_ops.inc). A result may overwrite an operand. add_rows computes out = a + b.
-    void (*add_rows)(const float * a, const float * b, int64_t n, float * out);
     // Computes normed = x / sqrt(mean(x^2) + eps) and out = normed * weights. `normed` or `out` may be null; `out`
-    // requires weights.
+    // requires weights. A result may overwrite x.
     void (*norm_row)(const float * x, int64_t n, float eps, const float * weights, float * normed, float * out);
-    // Rotates the first n_dims numbers in pairs. angles[n_dims] has a cosine and a sine per pair. A pair is two
-    // neighbours or, with `is_halves`, two numbers n_dims / 2 apart.
-    void (*rotate_row)(const float * x, int n_dims, bool is_halves, const float * angles, float * out);
-    // Computes SwiGLU or GeGLU: out = gate * sigmoid(z) * up. For SwiGLU, z is gate; for GeGLU, z is the cubic
-    // polynomial of the usual approximation of GELU.
-    void (*gate_row)(ggml_glu_op op, const float * gate, const float * up, int64_t n, float * out);
-    // Converts a row to F16.
-    void (*halve_row)(const float * x, int64_t n, uint16_t * out);
 };
 
 }  // namespace eaglecpp::kernels
