@@ -49,6 +49,7 @@ ModelDrafter::ModelDrafter(const EngineOptions & options, const Target & target,
     n_known_ = std::min(n_own_, target.vocab().size());
     check_fit();
     make_context(own);
+    vocabulary_ = DraftVocabulary(llama_model_get_vocab(model_->get()));
 }
 
 void ModelDrafter::make_context(const TargetOptions & options) {
@@ -148,7 +149,7 @@ DraftDescription ModelDrafter::describe() const {
 // still occupy these cells.
 bool ModelDrafter::decode(bool is_prompt) {
     try {
-        context_.decode(batch_.view(model_->n_state()), is_prompt);
+        context_.decode(batch_.view(model_->n_state()), is_prompt, vocabulary_.chosen());
         return true;
     } catch (const Error & e) {
         if (!is_assistant() || e.kind != ErrorKind::context_full) throw;

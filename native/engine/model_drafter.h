@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "draft/drafter.h"
+#include "engine/draft_vocabulary.h"
 #include "engine/options.h"
 #include "target/cells.h"
 #include "target/context.h"
@@ -63,6 +64,7 @@ class ModelDrafter : public Drafter {
     Context context_;
     Cells cells_;
     TargetBatch batch_;
+    DraftVocabulary vocabulary_;
     int n_own_ = 0, n_known_ = 0;  // size of the drafter's vocabulary; number of tokens that target and drafter share
 };
 

@@ -292,8 +292,9 @@ LoadScope::LoadScope(bool kernels, bool repack) {
     scope.is_repacking = repack;
 }
 
-ComputeScope::ComputeScope(bool on) {
+ComputeScope::ComputeScope(bool on, const ChosenGroups * chosen) {
     scope.is_computing = on && status().is_active;
+    scope.chosen = chosen;
 }
 
 }  // namespace eaglecpp::kernels

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "kernels/product_ops.h"
 
 namespace eaglecpp::kernels {
 
@@ -64,10 +65,11 @@ bool can_hold(ggml_type type, int64_t n_in);
 
 // Settings of the current thread.
 struct Scope {
-    bool is_loading = false;      // the thread is inside a LoadScope with our kernels
-    bool is_repacking = true;     // the thread is not inside a LoadScope without ggml's repacking
-    bool is_computing = false;    // the thread is inside a ComputeScope
-    bool stays_in_place = false;  // the thread is inside a NoOffloadScope (offload.h)
+    bool is_loading = false;                // the thread is inside a LoadScope with our kernels
+    bool is_repacking = true;               // the thread is not inside a LoadScope without ggml's repacking
+    bool is_computing = false;              // the thread is inside a ComputeScope
+    const ChosenGroups * chosen = nullptr;  // see ComputeScope
+    bool stays_in_place = false;            // the thread is inside a NoOffloadScope (offload.h)
 };
 
 // Base class of scopes. Its destructor restores the thread's settings.
@@ -96,9 +98,10 @@ void take_graphs_of(ggml_backend_t backend, bool fuses);
 void name_graph(ggml_cgraph * graph);
 
 // While a ComputeScope exists, graphs that this thread computes also use our kernels for weights that are not packed.
-// Does nothing if `on` is false or the hook is not active.
+// With `chosen`, products of packed weights with chosen->n_out outputs compute only the chosen groups, in backends that
+// fuse graphs. Does nothing if `on` is false or the hook is not active.
 struct ComputeScope : ScopeKeeper {
-    explicit ComputeScope(bool on);
+    explicit ComputeScope(bool on, const ChosenGroups * chosen = nullptr);
 };
 
 }  // namespace eaglecpp::kernels

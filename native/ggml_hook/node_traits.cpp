@@ -139,6 +139,10 @@ ggml_status compute_graph(ggml_backend_t backend, ggml_cgraph * graph) {
     } catch (const std::bad_alloc &) {
         return GGML_STATUS_ALLOC_FAILED;
     }
+    for (int i = 0; scope.chosen && i < ggml_graph_n_nodes(graph); ++i) {
+        ggml_tensor * node = ggml_graph_node(graph, i);
+        if (is_packed_product(node) && node->ne[0] == scope.chosen->n_out) compute_only(node, scope.chosen);
+    }
     const Fusion::Marks marks(*fusion);
     return compute_by_ggml(backend, graph);
 }

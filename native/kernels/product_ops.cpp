@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <cstring>
 #include <tuple>
 
 namespace eaglecpp::kernels {
@@ -21,6 +23,29 @@ bool rounds_privately(const ggml_tensor * op) {
 
 int64_t n_groups(const ggml_tensor * w) {
     return (w->ne[1] + n_group - 1) / n_group;
+}
+
+constexpr int n_params = GGML_MAX_OP_PARAMS / sizeof(int32_t);
+constexpr int chosen_param = n_params - 4;  // the parameters before Pieces' number hold a pointer to ChosenGroups
+
+const ChosenGroups * chosen_groups(const ggml_tensor * op) {
+    const ChosenGroups * chosen;
+    std::memcpy(&chosen, op->op_params + chosen_param, sizeof(chosen));
+    return chosen;
+}
+
+// Sets this thread's share of the outputs between the chosen groups to -inf.
+void fill_between(const ChosenGroups & chosen, const ComputeParams & params, ggml_tensor * op) {
+    const auto & groups = chosen.groups;
+    const auto [first, end] = share((int64_t)groups.size(), params.ith, params.nth);
+    for (int64_t row = 0; row < ggml_nrows(op); ++row) {
+        float * out = row_of<float>(op, row);
+        int64_t from = first == 0 ? 0 : (groups[first - 1] + 1) * n_group;
+        for (int64_t i = first; i < end; from = (groups[i++] + 1) * n_group) {
+            std::fill(out + from, out + groups[i] * n_group, -INFINITY);
+        }
+        if (end == (int64_t)groups.size()) std::fill(out + std::min(from, op->ne[0]), out + op->ne[0], -INFINITY);
+    }
 }
 
 // Divides [0, n) into pieces for the threads of one operation. The first round has one piece per thread and covers half
@@ -57,7 +82,6 @@ class Pieces {
     }
 
   private:
-    static constexpr int n_params = GGML_MAX_OP_PARAMS / sizeof(int32_t);
     static constexpr size_t n_bytes_least = 32 << 10;  // minimum bytes of weights per thread in each round
     static_assert(sizeof(std::atomic<int32_t>) == sizeof(int32_t));
     std::atomic<int32_t> & taken_;
@@ -240,18 +264,31 @@ void multiply_rounded(const KernelTable & table, const ComputeParams & params, g
     const ggml_tensor * w = op->src[0];
     const PackedProduct & p = *table.packed(w->type);
     const size_t n_row_bytes = table.row_bytes(w->ne[0]);
-    const int64_t n = n_groups(w);
-    const size_t n_matrix_bytes = p.group_bytes(w->ne[0]) * n;
+    const ChosenGroups * chosen = chosen_groups(op);
+    const int64_t n = chosen ? (int64_t)chosen->groups.size() : n_groups(w);
+    const size_t n_group_bytes = p.group_bytes(w->ne[0]), n_matrix_bytes = n_group_bytes * n_groups(w);
     RowList<uint8_t> list(params, op);
-    Pieces pieces(op, params.nth, n, n_matrix_bytes * n_used(op));
-    for (int64_t first, end; pieces.next(first, end);) {
+    const auto multiply = [&](int64_t g0, int64_t g1) {
         for_each_matrix(
             op, list, [&](int64_t i) { return rounded + i * n_row_bytes; },
             [&](int64_t matrix, const RowList<uint8_t> & l) {
-                p.multiply((const uint8_t *)w->data + matrix * n_matrix_bytes, w->ne[0], w->ne[1], first, end, l.rows,
-                           l.n, l.out);
+                p.multiply((const uint8_t *)w->data + matrix * n_matrix_bytes, w->ne[0], w->ne[1], g0, g1, l.rows, l.n,
+                           l.out);
             });
+    };
+    if (chosen) fill_between(*chosen, params, op);
+    Pieces pieces(op, params.nth, n, n_group_bytes * n * n_used(op));
+    for (int64_t first, end; pieces.next(first, end);) {
+        if (!chosen) multiply(first, end);
+        for (int64_t i = first, next; chosen && i < end; i = next) {
+            for (next = i + 1; next < end && chosen->groups[next] == chosen->groups[next - 1] + 1;) ++next;
+            multiply(chosen->groups[i], chosen->groups[next - 1] + 1);
+        }
     }
+}
+
+void compute_only(ggml_tensor * op, const ChosenGroups * chosen) {
+    std::memcpy(op->op_params + chosen_param, &chosen, sizeof(chosen));
 }
 
 void multiply_packed(const KernelTable & table, const ComputeParams & params, ggml_tensor * op) {

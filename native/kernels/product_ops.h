@@ -2,6 +2,9 @@
 // Computes GGML_OP_MUL_MAT and GGML_OP_MUL_MAT_ID with our kernels.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "kernels/compute.h"
 #include "kernels/table.h"
 
@@ -43,5 +46,15 @@ void round_row(const KernelTable & table, const ggml_tensor * op, int64_t row, u
 void multiply_rounded(const KernelTable & table, const ComputeParams & params, ggml_tensor * op,
                       const uint8_t * rounded);
 void multiply_dense(const KernelTable & table, const ComputeParams & params, ggml_tensor * op);
+
+// The groups of outputs that a product of packed weights computes, in order. A product with n_out outputs gives -inf
+// for the outputs of all other groups.
+struct ChosenGroups {
+    int64_t n_out;
+    std::vector<int32_t> groups;
+};
+// Makes a product compute only these groups. `chosen` must outlive the node's graph, and may change between
+// computations.
+void compute_only(ggml_tensor * op, const ChosenGroups * chosen);
 
 }  // namespace eaglecpp::kernels

@@ -80,11 +80,11 @@ void Context::set_n_threads(int n_threads) {
     llama_set_n_threads(get(), n_threads, n_threads);
 }
 
-void Context::decode(const llama_batch & rows, bool is_prompt) {
+void Context::decode(const llama_batch & rows, bool is_prompt, const kernels::ChosenGroups * chosen) {
     check_not_forked("the model cannot run");
     if (std::max(llama_n_threads(get()), llama_n_threads_batch(get())) > 1) note_helper_threads();
     has_results_ = false;
-    const kernels::ComputeScope scope(model_->uses_kernels());
+    const kernels::ComputeScope scope(model_->uses_kernels(), chosen);
     const NoOffloadScope stay(!is_prompt && !model_->is_cpu());
     ErrorTrail trail;
     int32_t rc = 0;

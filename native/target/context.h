@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/product_ops.h"
 #include "target/llama_bridge.h"
 #include "target/model.h"
 #include "target/options.h"
@@ -33,8 +34,8 @@ class Context {
     void set_n_threads(int n_threads);
 
     // Runs a batch. is_prompt: the batch may be long, and its rows may be rounded differently from batches of one row.
-    // Error(context_full | out_of_memory | broken)
-    void decode(const llama_batch & rows, bool is_prompt = true);
+    // chosen: the outputs that our kernels compute; null = all. Error(context_full | out_of_memory | broken)
+    void decode(const llama_batch & rows, bool is_prompt = true, const kernels::ChosenGroups * chosen = nullptr);
 
     // logits() and state() return an output of row i of the last decode: its logits, or the state that an MTP head
     // gives. The row must have an output. The result is valid until the next decode. Error(broken)

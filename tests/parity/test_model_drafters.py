@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 import eaglecpp
-from eaglecpp.errors import MismatchError, UnsupportedError
+from eaglecpp.errors import MismatchError, ModelNotFoundError, UnsupportedError
+from eaglecpp.opening.find import find_target
 from helpers.stores import rename_token
 from helpers.tiny import make_target, prompt_ids
 from helpers.tiny_arch import make_head_file, make_latent, make_with_assistant, make_with_head
@@ -98,6 +100,22 @@ def test_its_drafts_equal_llama_cpps(family: Family) -> None:
         assert n_accepted > 0.2 * n_drafted
     else:
         assert (n_drafted, n_accepted) == pytest.approx(family.theirs, rel=0.02)
+
+
+def test_words_of_the_text_are_drafted_whatever_their_place_in_the_vocabulary(tmp_path: Path) -> None:
+    """Tests a drafter that computes only the likely rows of its head. The answer has rare words."""
+    try:
+        target = find_target("smollm2").target
+    except ModelNotFoundError:
+        pytest.skip("SmolLM2 is not installed")
+    chat = [{"role": "user", "content": "Name five dinosaurs."}]
+    with eaglecpp.Engine.open(target, draft=shutil.copy(target, tmp_path), n_ctx=512) as engine:
+        answers = [engine.chat(chat, strategy=CHAIN, temperature=0.0, max_tokens=64) for _ in range(2)]
+        first, second = (answer.timings for answer in answers)
+        assert answers[0].tokens == answers[1].tokens and first.draft_n > 30
+        assert second.draft_n_accepted == second.draft_n
+        if engine.device_info["kernels"]:
+            assert first.draft_n_accepted < first.draft_n
 
 
 def test_a_conversation_continues_and_goes_back(family: Family) -> None:

@@ -72,6 +72,7 @@ class Product {
         ggml_backend_tensor_get(out_, y.data(), 0, ggml_nbytes(out_));
         return y;
     }
+    ggml_backend_t cpu() const { return cpu_.get(); }
 
   private:
     ggml_backend_ptr cpu_;

@@ -11,6 +11,7 @@
 
 #include "cpu.h"
 #include "ggml_hook/hook.h"
+#include "kernels/table.h"
 
 using namespace eaglecpp;
 using namespace eaglecpp::test;
@@ -46,9 +47,11 @@ struct Weights : Matrix {
 };
 
 std::vector<float> multiply(const Weights & m, const std::vector<float> & x, int n_given, int n_rows,
-                            const std::vector<int32_t> & ids, int n_threads, bool in_scope = true) {
-    const kernels::ComputeScope scope(in_scope);
+                            const std::vector<int32_t> & ids, int n_threads, bool in_scope = true,
+                            const kernels::ChosenGroups * chosen = nullptr) {
+    const kernels::ComputeScope scope(in_scope, chosen);
     Product product(m.tensor, x, n_given, n_rows, ids);
+    if (chosen) kernels::take_graphs_of(product.cpu(), true);
     const std::vector<float> y = product.run(n_threads);
     // A node counts the pieces that its threads take. This second run with another number of threads must restart the
     // count.
@@ -72,6 +75,27 @@ void check_close(const char * what, const Weights & m, int64_t e, const float * 
         error += (exact - y[o]) * (exact - y[o]);
     }
     CHECK_MSG(std::sqrt(error / size) < bound, std::string(what) + " " + std::to_string(std::sqrt(error / size)));
+}
+
+// The chosen outputs must have the same bits as without a choice, and all other outputs must be -inf. Products with
+// another number of outputs are not affected.
+void computes_only_chosen_groups(ggml_backend_buffer_type_t packed) {
+    const int n_in = 256, n_out = 700, n_rows = 3;
+    const Weights m(GGML_TYPE_Q6_K, n_in, n_out, 1, packed), other(GGML_TYPE_Q6_K, n_in, n_out + 16, 1, packed);
+    const std::vector<float> x = normal((size_t)n_in * n_rows);
+    const std::vector<float> all = multiply(m, x, 1, n_rows, {}, 2), all_others = multiply(other, x, 1, n_rows, {}, 2);
+    // The last group has 12 outputs.
+    for (const std::vector<int32_t> & groups : {std::vector<int32_t>{0}, {1, 2, 3, 7, 40}, {9, 43}}) {
+        const kernels::ChosenGroups chosen{n_out, groups};
+        for (int n_threads : {1, 2, 7}) {
+            const std::vector<float> y = multiply(m, x, 1, n_rows, {}, n_threads, true, &chosen);
+            for (int i = 0; i < n_out * n_rows; ++i) {
+                const bool is_chosen = std::count(groups.begin(), groups.end(), i % n_out / kernels::n_group) > 0;
+                CHECK(y[i] == (is_chosen ? all[i] : -INFINITY));
+            }
+            CHECK(multiply(other, x, 1, n_rows, {}, n_threads, true, &chosen) == all_others);
+        }
+    }
 }
 
 }  // namespace
@@ -128,6 +152,8 @@ int main() {
             }
         }
     }
+
+    computes_only_chosen_groups(packed);
 
     // Outside a ComputeScope, ggml computes with F16 weights and rounds the rows to half precision.
     const Weights half(GGML_TYPE_F16, 512, 64, 1, plain);
