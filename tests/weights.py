@@ -21,9 +21,9 @@ BUDGETS = {
     # The goals for native, eaglecpp and tests need features to go: searches for repeated and unused code on
     # 29 November 2026 found almost nothing more.
     "native": 16_918,  # Goal: 15,800 lines.
-    "eaglecpp": 25_074,  # Goal: 22,000 lines.
+    "eaglecpp": 25_090,  # Goal: 22,000 lines.
     "convert": 4_500,
-    "tests": 34_742,  # Goal: 30,000 lines.
+    "tests": 34_751,  # Goal: 30,000 lines.
     "benchmarks": 4_765,  # Goal: 4,800 lines, with one runner for all contestants (speed.py).
 }
 PACKAGES = (

@@ -11,9 +11,11 @@ The methods return `Completion`s and `Chunk`s. One thread at a time can use an e
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast, overload
@@ -62,6 +64,8 @@ class Engine(Unique, Talking):
         # a weak set, because a garbage-collected session counts as closed
         self.sequences: WeakSet[NativeSequence] = WeakSet()
         self._main: Session | None = None
+        # Milliseconds that the generations so far allow for measuring exactness: a tenth of their time.
+        self._measuring_ms = 0.0
         self._opening = threading.Lock()  # guards `default_session`, because several threads may call it
         self._native, self.shared = load(plan, self._count)
         self.embedder = Embedder(self._native, self.shared.vocabulary)
@@ -383,6 +387,22 @@ class Engine(Unique, Talking):
         if self.shared.cache is not None:
             with contextlib.suppress(EngineBusyError), self._native.exclusive() as native:
                 self.shared.cache.save(native)
+        if self.shared.has_draft and not self.exactness.is_complete:
+            self._measuring_ms += (timings.prompt_ms + timings.predicted_ms) / 10
+            self._measure_for_its_share()
+
+    def _measure_for_its_share(self) -> None:
+        """Continues `measure_exactness` for `_measuring_ms`, if these suffice for a new result."""
+        exactness, steps = self.exactness, itertools.count()
+        # A continued measurement first repeats the known rows, in the worst case one by one.
+        n_least = len(self.native.exact_state["alone"]) + 12
+        if self._measuring_ms < n_least * exactness.ms / max(1, exactness.decodes):
+            return
+        start = time.monotonic()
+        end = start + self._measuring_ms / 1000
+        with contextlib.suppress(EngineBusyError):
+            self.measure_exactness(lambda: next(steps) < n_least or time.monotonic() < end)
+        self._measuring_ms -= (time.monotonic() - start) * 1000
 
     @property
     def default_session(self) -> Session:

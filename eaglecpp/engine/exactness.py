@@ -5,9 +5,9 @@ token.
 Drafting verifies several tokens in one batch. The kernels for several tokens may add in another order than
 the kernels for one token. The order depends on the type of the weights, the shapes, the device and the build.
 Exactness is therefore measured, in a few dozen steps: for at most two seconds when a model is opened with a
-drafter, then in pauses (`Engine.pause`, `AsyncEngine`) and at later openings. Until then, answers use only
-batch sizes that are known to be exact. The result is saved with the planner's costs. A model without exact
-batch sizes still drafts, unless the option `exact` forbids it.
+drafter, then after answers (for a tenth of their time), in pauses (`Engine.pause`, `AsyncEngine`) and at
+later openings. Until then, answers use only batch sizes that are known to be exact. The result is saved with
+the planner's costs. A model without exact batch sizes still drafts, unless the option `exact` forbids it.
 """
 
 from __future__ import annotations
