@@ -18,9 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = {
-    # The goals for native, eaglecpp and tests need features to go: searches for repeated and unused code on
-    # 29 November 2026 found almost nothing more.
-    "native": 16_918,  # Goal: 15,800 lines.
+    # The goals for native, eaglecpp and tests need features to go: searches for repeated and unused code find
+    # almost nothing more. Leaving out mechanisms one by one, in one process, took 299 lines from native.
+    "native": 16_917,  # Goal: 15,800 lines.
     "eaglecpp": 25_090,  # Goal: 22,000 lines.
     "convert": 4_500,
     "tests": 34_751,  # Goal: 30,000 lines.

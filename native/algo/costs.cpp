@@ -187,6 +187,14 @@ void StepCosts::set_saved(int bucket, double ms) {
     guess_prices();
 }
 
+void StepCosts::forget_implausible() {
+    if (empty()) return;
+    for (int b = 1; b < n_buckets; ++b) {
+        if (prices_[b] > bucket_rows[b] * prices_[0]) entries_[b] = {};
+    }
+    guess_prices();
+}
+
 // Guesses the prices of unmeasured batch sizes: the prior curve, scaled to the largest smaller measured size, or to the
 // smallest measured size.
 void StepCosts::guess_prices() {
@@ -322,6 +330,7 @@ bool CostTable::set_state(const LearnedState & state) {
             costs->set_saved(StepCosts::bucket_of((int)v[i]), v[i + 1]);
         }
     }
+    loaded.verify_.forget_implausible();
     loaded.expect_change();
     *this = loaded;
     return true;

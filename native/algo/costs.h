@@ -119,6 +119,10 @@ class StepCosts {
     double saved_ms(int bucket) const { return entries_[bucket].n_samples() > 0 ? prices_[bucket] : 0.0; }
     void set_saved(int bucket, double ms);
 
+    // Makes the prices of steps that cost more than their rows one by one unknown. Such prices were measured while the
+    // machine was busy, but a single row was measured again later.
+    void forget_implausible();
+
   private:
     static constexpr int n_kept = 15;  // samples kept per bucket
     static constexpr int n_residuals = 5;

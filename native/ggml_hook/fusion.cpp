@@ -117,24 +117,15 @@ void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
                               t->op == GGML_OP_PERMUTE || t->op == GGML_OP_TRANSPOSE;
         if (!is_empty && (t->flags & GGML_TENSOR_FLAG_COMPUTE) && ggml_nelements(t) > 0) nodes_.push_back(t);
     }
-    is_taken_.assign(nodes_.size(), false);
     for (size_t i = 0; i < nodes_.size();) {
-        if (!is_taken_[i] && is_ours_to_norm(nodes_[i])) {
-            i = find_norm(i);
-            continue;
-        }
         if (attention_fits(nodes_[i])) {
             if (last_products_) last_products_->attention = nodes_[i];
             last_products_ = nullptr;
         }
-        ++i;
-    }
-    for (size_t i = 0; i < nodes_.size(); ++i) {
-        if (is_taken_[i]) taken_.push_back(nodes_[i]);
+        i = is_ours_to_norm(nodes_[i]) ? find_norm(i) : i + 1;
     }
     // Frees the memory, because many graphs are kept in memory and most of them never run again.
     std::vector<ggml_tensor *>().swap(nodes_);
-    std::vector<bool>().swap(is_taken_);
 }
 
 Fusion::Marks::Marks(const Fusion & fusion) : fusion_(fusion) {
@@ -163,11 +154,11 @@ size_t Fusion::find_norm(size_t i) {
         nodes_[behind]->src[1] == result) {
         find_products(behind, step);
         last_products_ = &step;
-        is_taken_[i] = is_taken_[behind - 1] = true;
+        taken_.insert(taken_.end(), {norm, result});
         leaders_.push_back({nodes_[behind], &step});
         return behind + 1;
     }
-    if (is_used) is_taken_[i] = true;
+    if (is_used) taken_.push_back(norm);
     leaders_.push_back({result, &step});
     return behind;
 }
@@ -176,7 +167,7 @@ size_t Fusion::find_norm(size_t i) {
 bool Fusion::can_move(size_t i, size_t j) const {
     const ggml_tensor * p = nodes_[j];
     for (size_t k = i + 1; k < j; ++k) {
-        if (is_taken_[k]) continue;
+        if (std::count(taken_.begin(), taken_.end(), nodes_[k]) > 0) continue;
         if (is_written_or_read(nodes_[k], p) || overlap(nodes_[k], p->src[1])) return false;
     }
     return true;
@@ -190,10 +181,10 @@ void Fusion::find_products(size_t i, Step & step) {
     for (size_t j = i + 1; j < std::min(nodes_.size(), i + 1 + n_ahead); ++j) {
         ggml_tensor * p = nodes_[j];
         if (step.products.size() == Step::max_nodes) break;
-        if (is_taken_[j] || p->op != GGML_OP_MUL_MAT || p->src[1] != first->src[1] || !is_packed_(p)) continue;
+        if (p->op != GGML_OP_MUL_MAT || p->src[1] != first->src[1] || !is_packed_(p)) continue;
         if (overlap(p, first->src[1]) || !can_move(i, j)) continue;
         step.products.push_back(p);
-        is_taken_[j] = true;
+        taken_.push_back(p);
     }
 }
 

