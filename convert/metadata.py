@@ -61,9 +61,7 @@ def build_metadata(
 
 def _part(value: Any, name: str) -> Any:
     """Returns an attribute, or an entry of a tuple; None without a value."""
-    if value is None:
-        return None
-    return value[int(name)] if name.isdigit() else getattr(value, name)
+    return None if value is None else value[int(name)] if name.isdigit() else getattr(value, name)
 
 
 def _computed(spec: DraftSpec) -> dict[str, Any]:
@@ -118,19 +116,17 @@ def _general(checkpoint: Checkpoint, target: TargetInfo, n_params: int) -> dict[
     if checkpoint.general is not None:
         return checkpoint.general
     logging.getLogger("gguf").setLevel(logging.ERROR)
-    directory = checkpoint.directory
+    directory, named = checkpoint.directory, Path(checkpoint.short_name)
     try:
         # The name is taken from the Hub id, because the snapshot's directory has a hash as its name.
         if checkpoint.from_hub:
             card = gguf.Metadata.load_model_card(directory)
-            named = Path(checkpoint.short_name)
             meta = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), card, None, named, n_params)
         else:
             meta = gguf.Metadata.load(None, directory, None, n_params)
         meta.name = meta.name or directory.name
         meta.size_label = meta.size_label or gguf.size_label(n_params, n_params, 0, 0)
-        if not meta.base_models:
-            meta.base_models = [{"name": target.name}]
+        meta.base_models = meta.base_models or [{"name": target.name}]
         writer = gguf.GGUFWriter(None, "eagle3")
         writer.add_type("model")
         meta.set_gguf_meta_model(writer)
@@ -138,7 +134,14 @@ def _general(checkpoint: Checkpoint, target: TargetInfo, n_params: int) -> dict[
         return {}
     array, text = GGUFValueType.ARRAY, GGUFValueType.STRING  # all arrays of a model card have texts
     return {
-        name: Field(name, entry.type, text if entry.type == array else None, entry.value)
-        for name, entry in writer.kv_data[0].items()
+        name: Field(name, one.type, text if one.type == array else None, _encoded(one.value, one.type))
+        for name, one in writer.kv_data[0].items()
         if name != "general.architecture"
     }
+
+
+def _encoded(value: Any, kind: GGUFValueType) -> Any:
+    """Encodes the texts of a model card. YAML reads a text such as 2024 as a number."""
+    if kind == GGUFValueType.ARRAY:
+        return [_encoded(one, GGUFValueType.STRING) for one in value]
+    return str(value).encode("utf-8", "replace") if kind == GGUFValueType.STRING else value

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from eaglecpp.cli.convert import convert as convert_command
 from eaglecpp.cli.show import inspect
-from eaglecpp.convert import Progress, errors, writer
+from eaglecpp.convert import Progress, errors, read_gguf, writer
 from helpers.checkpoints import Convert, write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TinyTarget
@@ -35,18 +36,16 @@ def test_two_writers_of_the_same_file_do_not_disturb_each_other(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["out.gguf"]
 
 
-def _interrupt(progress: Progress) -> None:
-    if progress.done:
-        raise KeyboardInterrupt
-
-
 def test_an_error_or_interrupt_leaves_only_the_old_file(convert: Convert, tmp_path: Path) -> None:
     (tmp_path / "out.gguf").write_bytes(b"the old drafter")
     late = {"layers.0.mlp.down_proj.weight": np.full((64, 96), np.nan, np.float32)}
     with pytest.raises(errors.TensorError, match="NaN"):
         convert(write_checkpoint(tmp_path / "in", drop=list(late), add=late))
     with pytest.raises(KeyboardInterrupt):
-        convert(write_checkpoint(tmp_path / "in"), progress=_interrupt)
+        convert(write_checkpoint(tmp_path / "in"), progress=Mock(side_effect=[None, None, KeyboardInterrupt]))
+    for out, text in ((tmp_path / "none" / "x.gguf", "does not exist"), (tmp_path, "is a directory")):
+        with pytest.raises(errors.WriteError, match=text):
+            convert(tmp_path / "in", out=out)
     assert (tmp_path / "out.gguf").read_bytes() == b"the old drafter"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out.gguf"]
 
@@ -67,16 +66,10 @@ def test_an_input_file_is_never_overwritten(
     assert victim.read_bytes() == before
 
 
-def test_unwritable_folders(convert: Convert, tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(tmp_path / "in")
-    with pytest.raises(errors.WriteError, match="does not exist"):
-        convert(checkpoint, out=tmp_path / "none" / "x.gguf")
-    with pytest.raises(errors.WriteError, match="is a directory"):
-        convert(checkpoint, out=tmp_path)
-
-
 @posix
-def test_the_result_has_ordinary_permissions_and_keeps_old_ones(convert: Convert, tmp_path: Path) -> None:
+def test_the_result_has_ordinary_permissions_and_keeps_old_ones_and_links(
+    convert: Convert, tmp_path: Path
+) -> None:
     checkpoint, out = write_checkpoint(tmp_path / "in"), tmp_path / "out.gguf"
     before = os.umask(0)
     try:
@@ -84,32 +77,22 @@ def test_the_result_has_ordinary_permissions_and_keeps_old_ones(convert: Convert
     finally:
         os.umask(before)
     assert out.stat().st_mode & 0o777 == 0o644, "the mode must not depend on the umask"
+    out.write_bytes(b"old")
     out.chmod(0o640)
-    convert(checkpoint)
+    (tmp_path / "link.gguf").symlink_to(out)
+    convert(checkpoint, out=tmp_path / "link.gguf")
     assert out.stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "link.gguf").is_symlink() and out.read_bytes().startswith(b"GGUF")
 
 
-@posix
-def test_a_link_is_followed(convert: Convert, tmp_path: Path) -> None:
-    (tmp_path / "real.gguf").write_bytes(b"old")
-    (tmp_path / "link.gguf").symlink_to(tmp_path / "real.gguf")
-    convert(write_checkpoint(tmp_path / "in"), out=tmp_path / "link.gguf")
-    assert (tmp_path / "link.gguf").is_symlink()
-    assert (tmp_path / "real.gguf").read_bytes().startswith(b"GGUF")
-
-
-def test_the_default_name_is_the_sources_with_the_type(
+def test_the_default_name_is_the_sources_with_the_type_and_progress_reaches_the_total(
     convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    report = convert(write_checkpoint(tmp_path / "my-draft"), out=None, type="q4_0")
+    seen: list[Progress] = []
+    report = convert(write_checkpoint(tmp_path / "my-draft"), out=None, type="q4_0", progress=seen.append)
     assert report.out == Path("my-draft-Q4_0.gguf")
     assert report.size == (tmp_path / "my-draft-Q4_0.gguf").stat().st_size
-
-
-def test_progress_reaches_the_total(converted: Convert) -> None:
-    seen: list[Progress] = []
-    report = converted(progress=seen.append)
     assert seen[-1].done == seen[-1].total == sum(tensor.n_bytes for tensor in report.tensors)
     assert [p.done for p in seen] == sorted(p.done for p in seen)
     assert {tensor.name for tensor in report.tensors} <= {p.what for p in seen}
@@ -128,8 +111,10 @@ def run_convert(checkpoint: Path, target: TinyTarget, *args: str) -> Result:
 
 
 def test_convert_reports_the_recognised_drafter(checkpoint: Path, target: TinyTarget, tmp_path: Path) -> None:
+    (checkpoint / "README.md").write_text("---\nlicense: 5\ntags: [2024, eagle]\n---\n")
     result = run_convert(checkpoint, target, "-o", str(tmp_path / "x.gguf"))
     assert result.exit_code == 0
+    assert read_gguf(tmp_path / "x.gguf").fields["general.tags"].value == [b"2024", b"eagle"]
     assert result.stderr.startswith("to use it: `eaglecpp run ")
     for text in ("TorchSpec", "eagle31", "fc_norm, norm_output", "R_2, R_4, R_5", "160 of 367", "fc.weight"):
         assert text in result.stdout
@@ -157,7 +142,7 @@ def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
     assert CliRunner().invoke(convert_command, args).exit_code == 2
 
 
-def test_inspect_a_drafter(checkpoint: Path, target: TinyTarget, tmp_path: Path) -> None:
+def test_inspect_a_drafter_and_its_target(checkpoint: Path, target: TinyTarget, tmp_path: Path) -> None:
     run_convert(checkpoint, target, "-o", str(tmp_path / "x.gguf"))
     assert "fc_norm yes, norm_output yes" in CliRunner().invoke(inspect, [str(tmp_path / "x.gguf")]).stdout
     facts = json.loads(CliRunner().invoke(inspect, [str(tmp_path / "x.gguf"), "--json"]).stdout)
@@ -165,15 +150,9 @@ def test_inspect_a_drafter(checkpoint: Path, target: TinyTarget, tmp_path: Path)
     assert (facts["vocab_size"], facts["draft_vocab_size"]) == (367, 160)
     assert facts["runs_in_llama_cpp"] is False
     assert facts["switches"]["norm_before_fc"] is False
-    assert facts["fits"]["hidden_size"] == 64
-    assert facts["fits"]["n_layers"] == 8
+    assert (facts["fits"]["hidden_size"], facts["fits"]["n_layers"]) == (64, 8)
     assert sum(t["tensors"] for t in facts["types"].values()) == facts["n_tensors"]
-
-
-def test_inspecting_a_target_shows_its_drafters(checkpoint: Path, target: TinyTarget, tmp_path: Path) -> None:
-    run_convert(checkpoint, target, "-o", str(tmp_path / "x.gguf"))
     theirs = json.loads(CliRunner().invoke(inspect, [str(target.gguf), "--json"]).stdout)
-    ours = json.loads(CliRunner().invoke(inspect, [str(tmp_path / "x.gguf"), "--json"]).stdout)
     assert (theirs["kind"], theirs["n_layers"]) == ("target", 8)
-    assert theirs["fits"]["target_hidden_size"] == ours["fits"]["hidden_size"]
-    assert theirs["fits"]["tokens_sha256"] == ours["fits"]["tokens_sha256"]
+    assert theirs["fits"]["target_hidden_size"] == facts["fits"]["hidden_size"]
+    assert theirs["fits"]["tokens_sha256"] == facts["fits"]["tokens_sha256"]
