@@ -109,7 +109,7 @@ class Scheduler:
         """
         head = self.waiting[0].fetched if self.waiting else None
         return bool(self.waiting) and (
-            head is None or head.done() or any(waiting.is_cancelled for waiting in self.waiting)
+            head is None or head.done() or any(waiting.is_cancelled for waiting in [*self.waiting])
         )
 
     def submit(self, generation: Generation) -> None:
@@ -143,8 +143,7 @@ class Scheduler:
         of the step.
         """
         with self.changed:
-            while not (self.running or self.may_admit):
-                self.changed.wait()
+            self.changed.wait_for(lambda: self.running or self.may_admit)
         events = [*self.admit(), *self.step()]
         self.keep()
         return events

@@ -55,14 +55,11 @@ def test_text_and_stop_do_not_depend_on_the_split(data: bytes, at: list[int], st
     assert run(pieces(data, at), stop) == expected(data, stop)
 
 
-def test_a_possible_beginning_of_a_stop_string_is_withheld() -> None:
+def test_a_possible_beginning_of_a_stop_string_is_withheld_and_an_empty_one_refused() -> None:
     detokenizer = Detokenizer(["<end>"])
     assert detokenizer.feed(b"yes<e") == "yes"
     assert detokenizer.feed(b"nd") == ""
     assert detokenizer.feed(b"!") == "<end!"
     assert not detokenizer.stopped
-
-
-def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(ValueError, match="empty"):
         Detokenizer(["a", ""])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import eaglecpp
-from eaglecpp import Engine
+from eaglecpp import Engine, errors
 from helpers.models import Models
 from helpers.script import run_script
 
@@ -43,21 +43,12 @@ def test_nothing_heavy_is_imported(code: str) -> None:
     assert loaded.isdisjoint(HEAVY)
 
 
-def test_every_public_name_exists() -> None:
+def test_every_public_name_exists_and_errors_have_the_names_that_users_import() -> None:
     assert {"Engine", "pull", "__version__"} <= set(dir(eaglecpp))
     assert not {"Any", "TYPE_CHECKING", "annotations", "importlib", "human"} & set(dir(eaglecpp))
-    for name in dir(eaglecpp):
-        assert getattr(eaglecpp, name) is not None or name.startswith("__")
-
-
-def test_an_unknown_name_is_an_attribute_error() -> None:
+    assert all(getattr(eaglecpp, name) is not None or name.startswith("__") for name in dir(eaglecpp))
     with pytest.raises(AttributeError, match="no attribute 'Motor'"):
         _ = eaglecpp.Motor
-
-
-def test_errors_are_named_as_users_import_them() -> None:
-    from eaglecpp import errors
-
     assert {one.__module__ for one in vars(errors).values() if isinstance(one, type)} == {"eaglecpp.errors"}
 
 

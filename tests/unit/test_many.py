@@ -6,11 +6,13 @@ the same as for one prompt at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from eaglecpp import Engine
+from eaglecpp.engine.scheduler import Scheduler
 from eaglecpp.errors import ContextFullError
 from helpers.models import Models
 
@@ -48,7 +50,6 @@ def test_results_equal_those_of_single_calls_in_order(engine: Engine) -> None:
         ("word " * 2000, ContextFullError, "context size of 1024"),
         ([10**6], ValueError, "token id"),
         (7.5, TypeError, "prompt: expected str"),
-        ([{"role": "user", "content": "word " * 2000}], ContextFullError, "context size of 1024"),
         ([{"content": "no role"}], ValueError, "expected a role"),
     ],
 )
@@ -62,16 +63,25 @@ def test_all_are_checked_before_the_first_one_runs(
     assert len(engine.generate_many(["ab", "the", "xyz"], **GREEDY)) == 3
 
 
-def test_an_error_ends_all_and_frees_the_slots(engine: Engine) -> None:
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt, GeneratorExit])
+def test_an_error_ends_all_and_frees_the_slots(engine: Engine, error: type[BaseException]) -> None:
     def fails(tokens: list[int]) -> bool:
         if len(tokens) == 3:
-            raise OSError("the disk is full")
+            raise error
         return False
 
-    with pytest.raises(OSError, match="disk is full"):
-        engine.generate_many(PROMPTS, stop_when=fails, **GREEDY)
+    for generate, prompt in ((engine.generate_many, PROMPTS), (engine.generate, "ab")):
+        with pytest.raises(error):
+            generate(prompt, stop_when=fails, **GREEDY)  # type: ignore[operator]
     assert engine.n_free == engine.model.n_sequences - 1
     assert engine.generate("ab", **GREEDY).finish_reason == "length"
+
+
+def test_a_request_may_come_while_another_thread_looks_at_the_waiting_ones() -> None:
+    scheduler = Scheduler()
+    comes = property(lambda request: scheduler.waiting.append(request))
+    scheduler.waiting.append(type("Request", (), {"fetched": Future(), "is_cancelled": comes})())
+    assert not scheduler.may_admit
 
 
 def test_a_list_of_texts_is_not_a_prompt(engine: Engine) -> None:
