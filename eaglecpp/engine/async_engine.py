@@ -428,7 +428,8 @@ class _Worker(Scheduler):
             is_complete = engine.exactness.is_complete
             has_work = self.changed.wait_for(self._has_work, None if is_complete else _PAUSE_S)
         if not has_work:
-            with contextlib.suppress(EagleError):  # the next use of a broken engine raises the error again
+            # The next use of a broken engine raises the error again.
+            with contextlib.suppress(EagleError, MemoryError):
                 engine.measure_exactness(lambda: self.turns.is_free and not self._has_work())
         with self.changed:
             self.changed.wait_for(self._has_work)
@@ -441,6 +442,8 @@ class _Worker(Scheduler):
         send(self.step())
         self.keep()
         send(self._end_unread())
+        if self.is_idle:
+            engine.measure_for_its_share(lambda: not self._is_over)
         return True
 
     def _has_work(self) -> bool:

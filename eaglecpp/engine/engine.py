@@ -32,7 +32,7 @@ from eaglecpp.engine.request import GenerationRequest, ResolvedRequest
 from eaglecpp.engine.scheduler import Scheduler
 from eaglecpp.engine.session import MessageList, Session, Talking
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
-from eaglecpp.errors import EngineBusyError, InvalidArgumentError, InvalidTypeError, MismatchError
+from eaglecpp.errors import EagleError, EngineBusyError, InvalidArgumentError, InvalidTypeError, MismatchError
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
 from eaglecpp.results import Completion, Embedding, Timings
@@ -68,6 +68,7 @@ class Engine(Unique, Talking):
         self._measuring_ms = 0.0
         self._opening = threading.Lock()  # guards `default_session`, because several threads may call it
         self._native, self.shared = load(plan, self._count)
+        self.shared.after_answer = self.measure_for_its_share
         self.embedder = Embedder(self._native, self.shared.vocabulary)
 
     @classmethod
@@ -123,7 +124,9 @@ class Engine(Unique, Talking):
         try:
             sessions += [self.session() for _ in range(min(self.n_free, len(requests) - 1))]
             scheduler.open(self.shared, [session.slot for session in sessions])
-            return [stream.completion() for stream in scheduler.run(requests)]
+            streams = scheduler.run(requests)
+            self.measure_for_its_share()
+            return [stream.completion() for stream in streams]
         finally:
             scheduler.close()
             for session in sessions[1:]:
@@ -186,13 +189,11 @@ class Engine(Unique, Talking):
         The block must not use the engine. Its end waits for the running step.
         """
         is_over = threading.Event()
-        with ThreadPoolExecutor(1, "eaglecpp-pause") as pool:
+        with ThreadPoolExecutor(1, "eaglecpp-pause") as pool, contextlib.ExitStack() as end:
+            end.callback(is_over.set)
             # If an error breaks the engine, the next use of the engine raises it again.
             pool.submit(self.measure_exactness, lambda: not is_over.is_set())
-            try:
-                yield
-            finally:
-                is_over.set()
+            yield
 
     # Methods for text and tokens
 
@@ -387,22 +388,19 @@ class Engine(Unique, Talking):
         if self.shared.cache is not None:
             with contextlib.suppress(EngineBusyError), self._native.exclusive() as native:
                 self.shared.cache.save(native)
-        if self.shared.has_draft and not self.exactness.is_complete:
-            self._measuring_ms += (timings.prompt_ms + timings.predicted_ms) / 10
-            self._measure_for_its_share()
+        self._measuring_ms += (timings.prompt_ms + timings.predicted_ms) / 10
 
-    def _measure_for_its_share(self) -> None:
-        """Continues `measure_exactness` for `_measuring_ms`, if these suffice for a new result."""
-        exactness, steps = self.exactness, itertools.count()
-        # A continued measurement first repeats the known rows, in the worst case one by one.
-        n_least = len(self.native.exact_state["alone"]) + 12
-        if self._measuring_ms < n_least * exactness.ms / max(1, exactness.decodes):
-            return
-        start = time.monotonic()
-        end = start + self._measuring_ms / 1000
-        with contextlib.suppress(EngineBusyError):
-            self.measure_exactness(lambda: next(steps) < n_least or time.monotonic() < end)
-        self._measuring_ms -= (time.monotonic() - start) * 1000
+    def measure_for_its_share(self, go_on: Callable[[], bool] = lambda: True) -> None:
+        """Continues `measure_exactness` for some steps, if `_measuring_ms` suffices for them. go_on: False
+        ends the measurement. Errors are left to the next use of the engine, because the answer is complete.
+        """
+        with contextlib.suppress(EagleError, MemoryError):
+            start, steps = time.monotonic(), itertools.count()
+            # A continued measurement first repeats the known rows, in the worst case one by one.
+            n_steps = len(self.native.exact_state["alone"]) + 12
+            if self._measuring_ms > n_steps * self.exactness.ms / max(1, self.exactness.decodes):
+                self.measure_exactness(lambda: next(steps) < n_steps and go_on())
+                self._measuring_ms -= (time.monotonic() - start) * 1000
 
     @property
     def default_session(self) -> Session:

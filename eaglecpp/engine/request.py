@@ -196,6 +196,7 @@ class Shared:
     prompts:   files of earlier prompts
     gains:     speed-ups of the last answers
     cache:     the planner's file
+    after_answer: function called when the reader of a stream has got the whole answer
     """
 
     native: NativeEngine
@@ -212,6 +213,7 @@ class Shared:
     prompts: PromptCache | None = None
     gains: Gains = field(default_factory=Gains)
     cache: PlannerCache | None = None
+    after_answer: Callable[[], None] = lambda: None
 
     def resolve(self, request: GenerationRequest) -> ResolvedRequest:
         """Checks a request, builds its prompt and the reader of its answer, and draws a seed if the seed is

@@ -135,6 +135,7 @@ class Stream(Unique, AnswerStream):
         generation ends.
         """
         if not self.is_open:
+            self._shared.after_answer()
             raise StopIteration
         for_ms = min(self.chunk_ms, self.unwatched_ms) if self._tokens else 0.0
         try:

@@ -324,7 +324,7 @@ async def test_a_request_ends_a_pause_and_finds_its_prompt(
     """
     monkeypatch.setattr("eaglecpp.engine.loading._MEASURE_S", 0.0)
     monkeypatch.setattr("eaglecpp.engine.async_engine._PAUSE_S", 1e6)
-    measure, in_fifth_step = Engine.measure_exactness, threading.Event()
+    measure, in_fifth_step, failed = Engine.measure_exactness, threading.Event(), threading.Event()
     steps, n_decodes = itertools.count(), list[int]()
 
     def slow(engine: Engine, go_on: Callable[[], bool]) -> Exactness:
@@ -341,8 +341,11 @@ async def test_a_request_ends_a_pause_and_finds_its_prompt(
     async with await opened(models, n_parallel=1) as serving:
         first = await serving.generate(TEXT, **OPTIONS)
         n_before = serving.engine.exactness.decodes
-        monkeypatch.setattr(Engine, "measure_exactness", slow)
         monkeypatch.setattr("eaglecpp.engine.async_engine._PAUSE_S", 0.01)
+        monkeypatch.setattr(Engine, "measure_exactness", lambda *_: [failed.set()] * 2**61)
+        await serving.call(lambda engine: None)
+        await asyncio.to_thread(failed.wait)  # a measurement without enough memory
+        monkeypatch.setattr(Engine, "measure_exactness", slow)
         await serving.call(lambda engine: None)
         await asyncio.to_thread(in_fifth_step.wait)
         prompt = [*first.prompt_tokens, *first.tokens, 7]
