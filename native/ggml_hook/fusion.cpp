@@ -138,7 +138,7 @@ Fusion::Marks::~Marks() {
     for (const auto & [node, step] : fusion_.leaders_) node->extra = nullptr;
 }
 
-// Groups a norm with the nodes before and after it. If the multiplication after the norm cannot join the step, ggml
+// Groups a norm with the nodes after it. If the multiplication after the norm cannot join the step, ggml
 // computes both nodes. Returns the index of the next node to look at.
 size_t Fusion::find_norm(size_t i) {
     ggml_tensor * norm = nodes_[i];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Groups nodes of a graph into steps; all nodes of a step are computed together. A step consists of products of the
-// same operand and, if the operand is the result of a norm, of the norm and its weights. A thread norms and rounds a
-// row without waiting for other threads, and the rows are rounded once for all products. While the threads multiply,
-// the cells of the attention that follows are fetched into the cache. On a model of 135 million weights, this saves 3 %
-// of a round. Steps for gates, rotations and additions saved less than 1 %.
+// Groups nodes of a graph into steps; all nodes of a step are computed together. A step consists of a norm, the
+// multiplication by the norm's weights, and the products of the result. A thread norms and rounds a row without waiting
+// for other threads, and the rows are rounded once for all products. While the threads multiply, the cells of the
+// attention that follows are fetched into the cache. On a model of 135 million weights, this saves 3 % of a round.
+// Steps for gates, rotations and additions saved less than 1 %.
 //
 // Grouping only changes when threads wait. The arithmetic must not depend on the grouping; otherwise a row's bits would
 // depend on its batch. So norms use our arithmetic in every graph. Nodes are not grouped if one thread would write the

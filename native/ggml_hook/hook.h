@@ -4,7 +4,8 @@
 // backend, on its threads and without splitting graphs. Our kernels compute:
 //   - products of weights that were loaded into our buffer type (LoadScope);
 //   - in graphs planned inside a ComputeScope: products of unpacked F32, F16 and BF16 weights, and attention;
-//   - in these graphs, if take_graphs_of() was called for the backend: the nodes between the products (fusion.h).
+//   - in these graphs, if take_graphs_of() was called for the backend: norms, and the products after them in one step
+//   (fusion.h).
 //
 // All other code in the process, for example llama_cpp.Llama, keeps ggml's kernels. It may load models and compute
 // graphs at any time. The hook only replaces four pointers of ggml. It replaces each pointer atomically, and before any

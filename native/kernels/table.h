@@ -11,8 +11,7 @@
 
 namespace eaglecpp::kernels {
 
-constexpr int n_group = 16;             // outputs per group of packed weights
-constexpr size_t n_rounded_bytes = 48;  // bytes that a rounded row takes for 32 inputs
+constexpr int n_group = 16;  // outputs per group of packed weights
 
 // Products of packed quantised weights of one type. quantize() rounds a row of activations to 8 bits, with one scale
 // per 32 inputs. The result for a row does not depend on the number of rows.
