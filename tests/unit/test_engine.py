@@ -56,7 +56,6 @@ def test_a_completion_is_complete(engine: Engine) -> None:
 def test_without_a_drafter_nothing_is_drafted(models: Models) -> None:
     with Engine.open(models.target, n_ctx=N_CTX) as plain:
         result = greedy(plain)
-        assert not any(result.accepted)
         assert (result.timings.draft_n, result.timings.acceptance_length) == (0, 1.0)
         assert result.timings.plan == {"strategy": "off", "why": "no drafter"}
         with pytest.raises(ValueError, match="chain:3 needs a drafter"):
@@ -84,7 +83,6 @@ def test_bos_is_added_once_to_text_and_never_to_ids(engine: Engine) -> None:
         ([-1], ValueError, "token id -1 at position 0"),
         ([1.5], TypeError, "float"),
         (5, TypeError, "prompt: expected str, bytes or a list of token ids, found int"),
-        (None, TypeError, "found NoneType"),
         ("\ud800", errors.InvalidValueError, "surrogates"),
         (prompt_ids(N_CTX + 10), errors.ContextFullError, f"context size of {N_CTX}"),
     ],
@@ -186,19 +184,21 @@ def test_a_closed_stream_keeps_its_tokens(engine: Engine, fresh: Completion) -> 
 def test_measuring_follows_the_answer_and_cannot_cost_it(
     models: Models, fresh: Completion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tests that exactness is measured when the reader has the whole answer, and that a measurement without
-    enough memory changes nothing.
+    """Tests that exactness is measured when the reader has the whole answer, even if the first step was slow,
+    and that a measurement without enough memory changes nothing.
     """
     monkeypatch.setattr("eaglecpp.engine.loading._MEASURE_S", 0.0)
-    read, n_read = list[int](), set[int]()
+    read, n_read, goes_on = list[int](), set[int](), iter([True, False])
 
     def fails(engine: Engine, go_on: Any) -> None:
         n_read.add(len(read))
         raise errors.OutOfMemoryError("the cells need 5 GB")
 
-    monkeypatch.setattr(Engine, "measure_exactness", fails)
     with Engine.open(models.target, models.draft, n_ctx=N_CTX, n_threads=1) as engine:
+        engine.measure_exactness(lambda: threading.Event().wait(0.5) or next(goes_on))
+        monkeypatch.setattr(Engine, "measure_exactness", fails)
         while not n_read:
+            assert engine.timings.rounds < 10_000
             read.clear()
             for chunk in engine.stream(PROMPT, max_tokens=24, temperature=0.0):
                 read += chunk.tokens
