@@ -121,13 +121,13 @@ void StepCosts::learn(int n_rows, double ms) {
     const int b = bucket_of(n_rows);
     Entry & e = entries_[b];
     const double price = empty() ? ms : prices_[b];
-    const bool has_price = e.n > 0;
-    if (!has_price) e.restart(price, true);
+    const bool is_measured = e.n_samples() > 0;
+    if (e.n == 0) e.restart(price, true);
     const double raw = std::log(ms / price), error = raw - std::log(slowdown_);
     // The first samples of a batch size say more about its price than about the machine's speed.
     const bool is_settled = e.n_tried >= n_settled, is_outlier = is_settled && std::fabs(error) > jump();
     if (is_settled) noise_ += 0.05 * (std::min(std::fabs(error), 1.0) - noise_);
-    if (n_anchor_ > 0 && has_price) {
+    if (n_anchor_ > 0 && is_measured) {
         anchor(raw);
     } else if (has_slowdown_ && is_settled) {
         if (!is_outlier) slowdown_ *= std::exp(rate_slow * error);
@@ -190,7 +190,7 @@ void StepCosts::set_saved(int bucket, double ms) {
 void StepCosts::forget_implausible() {
     if (empty()) return;
     for (int b = 1; b < n_buckets; ++b) {
-        if (prices_[b] > bucket_rows[b] * prices_[0]) entries_[b] = {};
+        if (prices_[b] > 2.0 * bucket_rows[b] * prices_[0]) entries_[b] = {};
     }
     guess_prices();
 }

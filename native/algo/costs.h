@@ -119,8 +119,9 @@ class StepCosts {
     double saved_ms(int bucket) const { return entries_[bucket].n_samples() > 0 ? prices_[bucket] : 0.0; }
     void set_saved(int bucket, double ms);
 
-    // Makes the prices of steps that cost more than their rows one by one unknown. Such prices were measured while the
-    // machine was busy, but a single row was measured again later.
+    // Makes the prices of steps that cost more than twice as much as their rows one by one unknown. Such prices were
+    // measured while the machine was busy, but a single row was measured again later. Two rows of a target with experts
+    // can cost three times as much as one row.
     void forget_implausible();
 
   private:

@@ -189,6 +189,15 @@ TEST(survives_a_round_trip) {
     CHECK_NEAR(loaded.verify(4), 15.0, 1.0);
 }
 
+// The first times of a size that was never measured must not count as a slower machine.
+TEST(the_first_times_of_a_size_do_not_set_the_slowdown) {
+    CostTable table;
+    CHECK(table.set_state({{"verify", {1.0, 15.0, 2.0, 45.75}}}) && table.is_known(2));
+    for (int i = 0; i < 4; ++i) table.learn_verify(3, 150.0);
+    CHECK_NEAR(table.verify(1), 15.0, 1.0);
+    CHECK_NEAR(table.verify(3), 150.0, 10.0);
+}
+
 // A machine was so busy that a step took 25 times its usual time. Later, only single rows were measured again.
 TEST(saved_times_above_those_of_single_rows_are_forgotten) {
     CostTable table;
