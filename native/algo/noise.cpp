@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "algo/row_loops.h"
+#include "algo/topk.h"
 #include "base/hash.h"
 
 namespace eaglecpp {
@@ -17,6 +17,8 @@ namespace {
 constexpr int n_block = n_row_block;  // number of tokens that one comparison can rule out
 constexpr double ln2 = 0.693147180559945309417;
 constexpr double gumbel_max = 45.1;  // -log(2^-65), rounded up
+constexpr uint64_t one_each = 0x0001000100010001ull;  // a 1 in each 16-bit part
+constexpr uint64_t top_bits = 0x8000ull * one_each;
 
 // Returns 2 * atanh(s) = log((1 + s) / (1 - s)) for |s| < 0.1716. The first omitted term of the series is below 1e-18.
 double twice_atanh(double s) {
@@ -105,9 +107,8 @@ void NoisyBest::add(Token token, double score) {
 
 // Works in two passes. The first pass finds the largest logit of each block. The second pass compares hashes with the
 // best score so far. It begins with the block that has the largest logit.
-Token Noise::choose(const float * logits, int n, double scale, int way) const {
+Token Noise::choose(const float * logits, int n, double scale) const {
     if (n < 1) return 0;
-    const ZerosInBlock zeros = zeros_in_block(way);
     thread_local std::vector<float> buffer;
     std::vector<float> & tops = buffer;  // avoids a thread-local lookup at each use of `tops`
     block_tops(logits, n, tops);
@@ -121,7 +122,6 @@ Token Noise::choose(const float * logits, int n, double scale, int way) const {
         if (!(gap < gumbel_max) || b == first) continue;
         // A token of the block can win only if its 16 bits of the hash have a 0 at each of these bits.
         const uint64_t bits = one_each * coarse_mask(gap);
-        if (!zeros(coarse_key_, (uint64_t)b * (n_block / 4), bits)) continue;
         const int end = std::min(n, (b + 1) * n_block);
         for (int at = b * n_block; at < end; at += 4) {
             const uint64_t four = coarse_of_four((uint32_t)at >> 2) & bits;

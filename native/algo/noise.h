@@ -38,9 +38,8 @@ class Noise {
     Noise second() const;
 
     // Returns the token i in 0..n with the largest logits[i] * scale + gumbel(i). Takes one pass over the logits and
-    // one hash per four tokens. Never chooses a token whose logit is NaN or -inf; returns 0 if all logits are. way: see
-    // row_loops.h.
-    Token choose(const float * logits, int n, double scale, int way = -1) const;
+    // one hash per four tokens. Never chooses a token whose logit is NaN or -inf; returns 0 if all logits are.
+    Token choose(const float * logits, int n, double scale) const;
 
   private:
     Noise(uint64_t coarse_key, uint64_t fine_key) : coarse_key_(coarse_key), fine_key_(fine_key) {}

@@ -9,6 +9,15 @@
 
 namespace eaglecpp {
 
+constexpr int n_row_block = 128;
+
+// Computes the largest value of each block of n_row_block values; the last block may be shorter. Ignores NaN. A block
+// of only NaN gives -infinity.
+void block_tops(const float * x, int n, std::vector<float> & tops);
+
+// Returns sum(exp(x[i] - max)), where max is the largest value of x. The relative error is below 1e-5.
+double sum_exp(const float * x, int n, float max);
+
 // Returns log(sum(exp(x[i]))) over x[n]; -inf if n is 0. The relative error is below 1e-5.
 float log_sum_exp(const float * x, int n);
 

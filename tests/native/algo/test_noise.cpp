@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "../check.h"
-#include "algo/row_loops.h"
 #include "base/error.h"
 #include "random.h"
 
@@ -38,9 +37,6 @@ TEST(choice_is_the_argmax) {
             if (best < 0 || score > logits[best] * scale + noise.gumbel(best)) best = i;
         }
         CHECK(noise.choose(logits.data(), n, scale) == std::max(best, 0));
-        for (int way = 0; way < n_row_ways(); ++way) {
-            CHECK(noise.choose(logits.data(), n, scale, way) == std::max(best, 0));
-        }
         NoisyBest one_by_one(noise);
         for (int i = n - 1; i >= 0; --i) one_by_one.add(i, logits[i] * scale);
         CHECK(one_by_one.token() == best);
@@ -58,9 +54,7 @@ TEST(large_choices_stay) {
                 const Noise noise(77, pos);
                 NoisyBest best(noise);
                 for (int i = 0; i < n; ++i) best.add(i, logits[i] * 1.25);
-                for (int way = 0; way < n_row_ways(); ++way) {
-                    CHECK(noise.choose(logits.data(), n, 1.25, way) == best.token());
-                }
+                CHECK(noise.choose(logits.data(), n, 1.25) == best.token());
                 sum = sum * 1000003 + (uint64_t)best.token();
             }
         }

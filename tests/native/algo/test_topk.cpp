@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include "algo/row_loops.h"
 #include "algo/topk.h"
 
 #include <algorithm>
@@ -52,37 +51,11 @@ TEST(agrees_with_sorting) {
     }
 }
 
-// All instruction sets give the same bits.
-TEST(instruction_sets_agree) {
-    Random random(8);
-    for (int n : {1, 16, 127, 128, 129, 1000, 12672}) {
-        std::vector<float> x = random_logits(random, n, false);
-        if (n > 2) x[1] = -std::numeric_limits<float>::infinity(), x[2] = std::numeric_limits<float>::quiet_NaN();
-        std::vector<float> tops, others;
-        block_tops(x.data(), n, tops, 0);
-        float max = -std::numeric_limits<float>::infinity();
-        for (int i = 0; i < n; ++i) {
-            if (x[i] > max) max = x[i];
-            CHECK(!(x[i] > tops[i / n_row_block]));
-        }
-        CHECK(*std::max_element(tops.begin(), tops.end()) == max);
-        if (n > 2) x[2] = 0;
-        const double sum = sum_exp(x.data(), n, 10.0f, 0);
-        for (int way = 1; way < n_row_ways(); ++way) {
-            if (n > 2) x[2] = std::numeric_limits<float>::quiet_NaN();
-            block_tops(x.data(), n, others, way);
-            CHECK(others == tops);
-            if (n > 2) x[2] = 0;
-            CHECK(sum_exp(x.data(), n, 10.0f, way) == sum);
-        }
-    }
-}
-
 TEST(a_broken_logit_adds_nothing_to_a_sum) {
     std::vector<float> x(300, 10.0f);
     // the first NaN is inside a block, and the second NaN comes after the last block
     x[3] = x[299] = std::numeric_limits<float>::quiet_NaN();
-    for (int way = 0; way < n_row_ways(); ++way) CHECK_NEAR(sum_exp(x.data(), (int)x.size(), 10.0f, way), 298.0, 1e-3);
+    CHECK_NEAR(sum_exp(x.data(), (int)x.size(), 10.0f), 298.0, 1e-3);
 }
 
 TEST(survives_masked_and_broken_rows) {
