@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/attention.h"
 #include "kernels/product_ops.h"
 
 namespace eaglecpp::kernels {
@@ -96,7 +95,6 @@ void Step::compute(const KernelTable & table, const ComputeParams & params) cons
     }
     if (products.empty()) return;
     barrier(params);
-    if (attention) table.fetch_cells(params, attention);
     for (int k = 0; k < n_types; ++k) {
         for (int j = begins[k]; j < begins[k + 1]; ++j) {
             multiply_rounded(table, params, products[j], rounded + k * n_each);
@@ -118,10 +116,6 @@ void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
         if (!is_empty && (t->flags & GGML_TENSOR_FLAG_COMPUTE) && ggml_nelements(t) > 0) nodes_.push_back(t);
     }
     for (size_t i = 0; i < nodes_.size();) {
-        if (attention_fits(nodes_[i])) {
-            if (last_products_) last_products_->attention = nodes_[i];
-            last_products_ = nullptr;
-        }
         i = is_ours_to_norm(nodes_[i]) ? find_norm(i) : i + 1;
     }
     // Frees the memory, because many graphs are kept in memory and most of them never run again.
@@ -153,7 +147,6 @@ size_t Fusion::find_norm(size_t i) {
     if (behind < nodes_.size() && is_packed_(nodes_[behind]) && nodes_[behind]->op == GGML_OP_MUL_MAT &&
         nodes_[behind]->src[1] == result) {
         find_products(behind, step);
-        last_products_ = &step;
         taken_.insert(taken_.end(), {norm, result});
         leaders_.push_back({nodes_[behind], &step});
         return behind + 1;

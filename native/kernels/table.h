@@ -46,7 +46,6 @@ struct KernelTable {
     // The kernel of GGML_OP_FLASH_ATTN_EXT; see attention.h.
     size_t (*attention_work_size)(int n_threads, const ggml_tensor * op);
     void (*attention)(const ComputeParams & params, ggml_tensor * op);
-    void (*fetch_cells)(const ComputeParams & params, const ggml_tensor * op);
     // Computes normed = x / sqrt(mean(x^2) + eps) and out = normed * weights. `normed` or `out` may be null; `out`
     // requires weights. A result may overwrite x.
     void (*norm_row)(const float * x, int64_t n, float eps, const float * weights, float * normed, float * out);
