@@ -8,9 +8,6 @@
 
 namespace eaglecpp {
 
-// Number of hidden states saved with a conversation, counted back from its last position. If the next prompt differs
-// from the text, the first difference is usually near the end.
-static constexpr int n_hidden_states_saved = 32;
 // Maximum rows of a conversation that is swapped out to lend its cells, because copying more rows would delay a
 // request.
 static constexpr int n_lent_max = 2048;
@@ -31,7 +28,7 @@ Sequence & Conversations::open() {
         s.range = target_.cells().seqs(id);
         if (drafter_) {
             s.draft = drafter_->open(id);
-            s.hidden_states = HiddenStateWindow(traits_.n_aux, traits_.n_embd_target);
+            s.hidden_states = PendingStates(traits_.n_aux, traits_.n_embd_target);
         }
         return open_.emplace(id, std::move(s)).first->second;
     }
@@ -54,29 +51,18 @@ void Conversations::reuse(Sequence & s, const Tokens & prompt) {
     // another kernel.
     const int n_drafted = s.draft ? s.draft->n_rows() + s.n_pending() : n_keep;
     const bool is_lacking = n_drafted < n_keep;
-    n_keep = s.before_whole(prompt, std::min(n_keep, n_drafted));
-    if (s.draft) reuse_draft(s, n_keep, n_keep < (int)s.tokens.size() && s.tokens[n_keep] == prompt[n_keep]);
-    keep(s, n_keep);
+    keep(s, s.before_whole(prompt, std::min(n_keep, n_drafted)));
     if (is_lacking) s.mark_inexact(s.n_past);
 }
 
 void Conversations::cut(Sequence & s, int n) {
     const Token last = s.tokens[n - 1];
-    if (s.draft) reuse_draft(s, n - 1, /*is_same_next=*/true);
     keep(s, n - 1);
     if (s.n_past == n - 1) s.tokens.push_back(last);
 }
 
-// A drafter row embeds the token after its position, so the last kept row is right only if the same token follows. If
-// another token follows and the hidden state is not stored, the row stays unchanged: one outdated row among many hardly
-// affects the drafts.
-void Conversations::reuse_draft(Sequence & s, int n_keep, bool is_same_next) {
-    const bool is_recomputed = !is_same_next && s.hidden_states.has(n_keep - 1);
-    if (n_keep <= s.draft->n_rows()) s.draft->truncate(is_recomputed ? n_keep - 1 : n_keep);
-    s.hidden_states.truncate(n_keep);
-}
-
-// Keeps the first n rows, or the rows up to the last checkpoint if the target cannot roll back to n.
+// Keeps the first n rows, or the rows up to the last checkpoint if the target cannot roll back to n. The drafter's last row
+// may embed another token than the new text has. One outdated row among many hardly affects the drafts.
 void Conversations::keep(Sequence & s, int n) {
     const int n_there = s.n_past - s.n_replay;
     Cells & cells = target_.cells();
@@ -84,13 +70,12 @@ void Conversations::keep(Sequence & s, int n) {
     if (n < s.n_past && !cells.truncate(s.range, n)) {
         n = s.last_checkpoint();
         if (n == 0 || !cells.load_end(s.range, n, s.checkpoints.back().bytes)) return forget(s);
-        if (s.draft && s.draft->n_rows() > n) s.draft->truncate(n);
     }
     s.n_past = n;
     s.n_replay = std::max(0, n - n_there);
     s.tokens.resize(n);
     s.hidden_states.truncate(n);
-    if (n == 0 && s.draft) s.draft->truncate(0);
+    if (s.draft) s.draft->truncate(s.hidden_states.n_reusable(n));
     if (s.inexact_from >= n) s.inexact_from = Sequence::none_inexact;
 }
 
@@ -143,13 +128,10 @@ void Conversations::adopt(Sequence & s) {
 }
 
 void Conversations::adopt_draft(Sequence & s, const Sequence & source, int n) {
-    const int n_rows = std::min(n, source.draft->n_rows());
-    const bool is_same_next = n < (int)source.tokens.size() && source.tokens[n] == s.tokens[n];
-    const bool is_recomputed = n_rows == n && !is_same_next && source.hidden_states.has(n - 1);
-    const int n_copied = is_recomputed ? n - 1 : n_rows;
+    const int n_rows = std::min(s.hidden_states.n_reusable(n), source.draft->n_rows());
     std::vector<uint8_t> rows;
-    source.draft->save_rows(n_copied, rows);
-    s.draft->load_rows({rows.data(), rows.size()}, n_copied);
+    source.draft->save_rows(n_rows, rows);
+    s.draft->load_rows({rows.data(), rows.size()}, n_rows);
     s.hidden_states = source.hidden_states;
     s.hidden_states.truncate(n);
 }
@@ -199,11 +181,10 @@ SavedSequence Conversations::save(const Sequence & s) const {
     append(cells.images(s.range));
     if (s.draft) {
         h.n_draft_rows = s.draft->n_rows();
-        HiddenStateWindow kept = s.hidden_states;
-        kept.keep_last(h.n_draft_rows, n_hidden_states_saved);
-        h.n_aux = (int)kept.layers().size();
-        h.n_embd = kept.n_embd(), h.first = kept.first(), h.n_rows = kept.n_rows();
-        for (const auto & l : kept.layers()) append(l);
+        const PendingStates & states = s.hidden_states;
+        h.n_aux = (int)states.layers().size();
+        h.n_embd = states.n_embd(), h.first = states.first(), h.n_rows = states.n_rows();
+        for (const auto & l : states.layers()) append(l);
         const size_t n_before = out.bytes.size();
         s.draft->save_rows(h.n_draft_rows, out.bytes);
         h.n_draft = out.bytes.size() - n_before;

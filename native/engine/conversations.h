@@ -66,7 +66,6 @@ class Conversations {
     void note_order();
 
   private:
-    void reuse_draft(Sequence & s, int n_keep, bool is_same_next);
     void keep(Sequence & s, int n);
     void adopt_draft(Sequence & s, const Sequence & source, int n);
 

@@ -212,8 +212,7 @@ void Rounds::commit_prefilled(Sequence & s, int row, int n_rows) {
     s.commit_pending();
     hidden_states.n_rows = n_rows;
     if (n_rows > 0) s.draft->commit(hidden_states, &s.tokens[s.draft->n_rows() + 1]);
-    s.hidden_states.add_last(s.n_past, hidden_states, n_rows);
-    s.hidden_states.trim(s.draft->n_rows());
+    s.hidden_states.restart(s.n_past + n_rows);
 }
 
 // --- verify, accept, commit -----------------------------------------------------------------------------------------
@@ -372,7 +371,7 @@ void Rounds::commit(Sequence & s, const MatchResult & result) {
         // If matching stopped at an accepted node, the next token may be unknown. The row of this node stays pending,
         // like the last row of every round.
         s.hidden_states.add(s.n_past, target_.hidden_states(), rows);
-        s.hidden_states.trim(s.draft->n_rows());
+        s.hidden_states.drop_before(s.draft->n_rows());
     }
     const bool is_kept = target_.cells().keep_path(s.range, tree, result.nodes.back(), s.n_past);
     s.n_replay = is_kept ? 0 : s.n_replay + (int)result.nodes.size();

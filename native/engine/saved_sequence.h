@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/types.h"
-#include "engine/hidden_state_window.h"
+#include "engine/pending_states.h"
 #include "target/cells.h"
 
 namespace eaglecpp {
@@ -26,7 +26,7 @@ class SavedSequence {
         uint64_t checksum = 0;  // checksum of all following bytes; 0 until seal()
         uint32_t magic = 0x4C474145, version = 2;
         int32_t n_tokens = 0, n_past = 0, inexact_from = 0, n_draft_rows = 0;
-        int32_t n_aux = 0, n_embd = 0, first = 0, n_rows = 0;  // sizes for HiddenStateWindow
+        int32_t n_aux = 0, n_embd = 0, first = 0, n_rows = 0;  // sizes for PendingStates
         int32_t n_replay = 0, n_images = 0, n_ends = 0, ends_anywhere = 0;
         uint64_t n_draft = 0, n_target = 0;  // number of bytes
         End ends[n_ends_max];

@@ -26,9 +26,9 @@
 #include "base/types.h"
 #include "draft/drafter.h"
 #include "engine/drafted_depth.h"
-#include "engine/hidden_state_window.h"
 #include "engine/images.h"
 #include "engine/options.h"
+#include "engine/pending_states.h"
 #include "target/cells.h"
 #include "target/sampler.h"
 #include "target/tree_batch.h"
@@ -93,7 +93,7 @@ struct Sequence {
     int last_checkpoint() const { return checkpoints.empty() ? 0 : checkpoints.back().n; }
 
     std::unique_ptr<DraftSequence> draft;  // null without a drafter
-    HiddenStateWindow hidden_states;
+    PendingStates hidden_states;
     TextIndex text;  // holds `tokens` while a generation copies drafts from them
 
     // First row whose bits may differ from target-only decoding with one row per batch. none_inexact if all rows are
