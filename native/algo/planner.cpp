@@ -209,9 +209,6 @@ double Planner::text_gain(const SequencePlan & plan) {
 
 // --- grow -----------------------------------------------------------------------------------------------------------
 
-// Number of draft steps to look ahead, so that an expensive step before a cheap step does not end drafting.
-static constexpr int n_ahead = 2;
-
 // Adds the proposals to the pools and decides whether another draft step gains more than it costs. Each conversation
 // pays for its own rows.
 void Planner::grow(const std::vector<SequencePlan *> & plans, double ms) {
@@ -262,7 +259,6 @@ void Planner::add_forced(SequencePlan & plan, int32_t node, const ForcedRun & ru
 // Chooses the frontiers of the next draft step, which is one call of the drafter for all these conversations.
 void Planner::set_frontiers(const std::vector<SequencePlan *> & plans) {
     candidates_.clear();
-    int n_wide = 0;
     for (SequencePlan * plan : plans) {
         if ((int)plan->round.decision.steps.size() >= plan->round.depth_max) continue;
         if (!plan->is_auto()) {
@@ -271,7 +267,6 @@ void Planner::set_frontiers(const std::vector<SequencePlan *> & plans) {
         }
         const int width = plan->round.limits.n_leaves > 1 ? options_.width : 1;
         find_candidates(*plan, std::min(width, plan->round.n_rows_left()));
-        n_wide += width;
     }
     if (candidates_.empty()) return;
     std::stable_sort(candidates_.begin(), candidates_.end(), NodeCandidate::is_better);
@@ -280,7 +275,7 @@ void Planner::set_frontiers(const std::vector<SequencePlan *> & plans) {
     int best_n = 0;
     for (int width = 1, n = 0; n < (int)candidates_.size(); width *= 2) {
         n = std::min(width, (int)candidates_.size());
-        const double gain = foresee(n, n_wide);
+        const double gain = foresee(n);
         if (gain > best) best = gain, best_n = n;
     }
     for (int i = 0; i < best_n; ++i) candidates_[i].plan->round.frontier.push_back(candidates_[i].node);
@@ -312,31 +307,18 @@ void Planner::collect_gains() {
     std::sort(candidate_gains_.begin(), candidate_gains_.end(), std::greater<float>());
 }
 
-// Returns the best expected gain of one to n_ahead more draft steps, minus their cost. The first of these steps adds
-// children of average probability to the first n candidates.
-double Planner::foresee(int n, int n_wide) {
-    front_.assign(candidates_.begin(), candidates_.begin() + n);
+// Returns the expected gain of one more draft step, minus its cost. The step adds children of average probability to the
+// first n candidates.
+double Planner::foresee(int n) {
     merged_ = candidate_gains_;
-    double ms = 0.0, best = -1e9;
-    for (int ahead = 1; ahead <= n_ahead && !front_.empty(); ++ahead) {
-        ms += costs_.step((int)front_.size());
-        next_.clear();
-        for (const NodeCandidate & candidate : front_) {
-            const BatchPart & round = candidate.plan->round;
-            const int depth = (int)round.decision.steps.size() + ahead;
-            if (depth > round.depth_max) continue;
-            const auto & means = candidate.plan->text.chances.of(depth);
-            for (int r = 0; r < round.decision.k; ++r) next_.push_back({candidate.gain * means[r], candidate.plan, 0});
-        }
-        std::stable_sort(next_.begin(), next_.end(), NodeCandidate::is_better);
-        const size_t middle = merged_.size();
-        for (const NodeCandidate & candidate : next_) merged_.push_back(candidate.gain);
-        std::inplace_merge(merged_.begin(), merged_.begin() + middle, merged_.end(), std::greater<float>());
-        best = std::max(best, cost_model_.best(merged_, budget(ms)).gain - loss(ms));
-        next_.resize(std::min(next_.size(), (size_t)n_wide));
-        front_.swap(next_);
+    for (int i = 0; i < n; ++i) {
+        const BatchPart & round = candidates_[i].plan->round;
+        const auto & means = candidates_[i].plan->text.chances.of((int)round.decision.steps.size() + 1);
+        for (int r = 0; r < round.decision.k; ++r) merged_.push_back(candidates_[i].gain * means[r]);
     }
-    return best;
+    std::sort(merged_.begin(), merged_.end(), std::greater<float>());
+    const double ms = costs_.step(n);
+    return cost_model_.best(merged_, budget(ms)).gain - loss(ms);
 }
 
 // --- choose ---------------------------------------------------------------------------------------------------------

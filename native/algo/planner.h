@@ -325,7 +325,7 @@ class Planner {
     void set_frontiers(const std::vector<SequencePlan *> & plans);
     void find_candidates(SequencePlan & plan, int n_max);
     void collect_gains();
-    double foresee(int n, int n_wide);
+    double foresee(int n);
 
     // choose
     void choose_auto();
@@ -392,7 +392,7 @@ class Planner {
     double charged_ = 0.0;
 
     // Members instead of local variables, to save allocations.
-    std::vector<NodeCandidate> candidates_, front_, next_;
+    std::vector<NodeCandidate> candidates_;
     std::vector<float> gains_, candidate_gains_, merged_;
     std::vector<int32_t> nodes_;
 };
