@@ -2,7 +2,6 @@
 #include "algo/costs.h"
 
 #include <cmath>
-#include <limits>
 
 namespace eaglecpp {
 
@@ -84,14 +83,6 @@ int StepCosts::rows_of(int bucket) {
 
 double StepCosts::prior_ratio(int n_rows) const {
     return 1.0 + slope_ * std::pow((double)std::max(n_rows - 1, 0), 0.8);
-}
-
-double StepCosts::least_ms(int n_rows) const {
-    double least = std::numeric_limits<double>::infinity();
-    for (int b = bucket_of(n_rows) + 1; b < n_buckets; ++b) {
-        if (entries_[b].n_samples() >= 3) least = std::min(least, prices_[b]);
-    }
-    return least;
 }
 
 int StepCosts::n_rows_measured() const {

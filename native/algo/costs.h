@@ -94,9 +94,6 @@ class StepCosts {
     // Returns the current slowdown of the machine: the ratio of measured times to prices.
     double slowdown() const { return slowdown_; }
 
-    // Returns the lowest price of all larger row counts with enough samples; infinity if no row count has enough.
-    double least_ms(int n_rows) const;
-
     // Returns the prior price of n rows relative to the price of one row.
     double prior_ratio(int n_rows) const;
 
@@ -175,7 +172,7 @@ class CostTable {
 
     // Returns the time of a target-only round of n_rows conversations, including the work on the host.
     double target_only(int n_rows = 1) const {
-        return slowdown() * std::min(verify_.ms(n_rows), verify_.least_ms(n_rows)) + target_only_host();
+        return verify(n_rows) + target_only_host();
     }
 
     // Returns the time of the host's work in a target-only round.

@@ -9,11 +9,8 @@ namespace eaglecpp {
 // --- one round ------------------------------------------------------------------------------------------------------
 
 namespace {
-// The first rounds measure a target-only step. Later measurements are refresh_least to refresh_max rounds apart. The
-// gap depends on the cost of a measurement, which is the lost gain of drafting. So measurements are frequent where
-// drafting gains little, which is where the time of a target-only step must be accurate.
-constexpr int n_target_only_first = 3, refresh_least = 5, refresh_max = 200;
-constexpr double refresh_share = 0.004;  // maximum share of the time that these measurements may take
+// The first rounds measure a target-only step. Later measurements are n_refresh rounds apart.
+constexpr int n_target_only_first = 3, n_refresh = 100;
 // Maximum cost of a batch size's first use in target-only steps, and learning rate of this cost. The maximum must be
 // below a full ledger; otherwise no batch size would ever be tried.
 constexpr double first_use_max = 6.0, first_use_rate = 0.3;
@@ -79,8 +76,7 @@ bool Planner::is_calibration_due() const {
     // changes of the machine's speed.
     if (options_.pads_rows) return false;
     if (n_target_only_ < n_target_only_first) return true;
-    const double gap = (speed_.speed() - 1.0) / refresh_share;
-    return n_since_target_only_ >= std::clamp(gap, (double)refresh_least, (double)refresh_max);
+    return n_since_target_only_ >= n_refresh;
 }
 
 // --- decide ---------------------------------------------------------------------------------------------------------
@@ -555,7 +551,7 @@ void Planner::end_round(double verify_ms, double round_ms) {
     // do not wait for such a round.
     const bool is_drafted = n_rows_ > n_roots_;
     if (is_drafted && !is_calibrating_) {
-        n_since_target_only_ = std::min(n_since_target_only_ + 1, refresh_max);
+        n_since_target_only_ = std::min(n_since_target_only_ + 1, n_refresh);
     } else if (is_drafted || (is_target_only && !is_slow())) {
         n_target_only_ = std::min(n_target_only_ + 1, n_target_only_first);
         n_since_target_only_ = 0;
@@ -616,7 +612,6 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     cost += change;
     charged_ = cost;
     for (SequencePlan * plan : plans_) plan->text.recent.add(plan->round.n_committed, cost - first_use);
-    speed_.add(n_tokens, cost - first_use);
     if (is_auto) ledger_.settle(n_tokens, is_over_budget && !is_verifying ? 1.0 + change : cost, first_use);
 }
 

@@ -368,9 +368,8 @@ class Planner {
     Ledger ledger_;
     RowCounts exact_rows_;
     std::optional<bool> is_exact_cheap_;  // decision for Exactness::automatic; empty = not decided yet
-    RecentSpeed speed_;                   // speed of recent batches in all conversations
     int n_target_only_ = 0;               // number of measured target-only rounds, up to n_target_only_first
-    int n_since_target_only_ = 0;         // rounds since the last target-only round, up to refresh_max
+    int n_since_target_only_ = 0;         // rounds since the last target-only round, up to n_refresh
 
     // State of the current round.
     int n_roots_ = 1;
