@@ -396,8 +396,8 @@ class Engine(Unique, Talking):
         """
         with contextlib.suppress(EagleError, MemoryError):
             start, steps = time.monotonic(), itertools.count()
-            # A continued measurement first repeats the known rows, in the worst case one by one. Its steps take
-            # about as long as rounds. The first measured step may have taken longer, to read the weights.
+            # A continued measurement first repeats the known rows, in the worst case one by one. Its steps
+            # take about as long as rounds. The first measured step may take longer, to read the weights.
             n_steps = len(self.native.exact_state["alone"]) + 12
             if self._measuring_ms > n_steps * self.timings.predicted_ms / max(1, self.timings.rounds):
                 self.measure_exactness(lambda: next(steps) < n_steps and go_on())
