@@ -171,9 +171,7 @@ class CostTable {
     bool knows_target_only() const { return is_known(1); }
 
     // Returns the time of a target-only round of n_rows conversations, including the work on the host.
-    double target_only(int n_rows = 1) const {
-        return verify(n_rows) + target_only_host();
-    }
+    double target_only(int n_rows = 1) const { return verify(n_rows) + target_only_host(); }
 
     // Returns the time of the host's work in a target-only round.
     double target_only_host() const { return slowdown() * host_target_only_; }

@@ -16,7 +16,7 @@ namespace eaglecpp {
 namespace {
 constexpr int n_block = n_row_block;  // number of tokens that one comparison can rule out
 constexpr double ln2 = 0.693147180559945309417;
-constexpr double gumbel_max = 45.1;  // -log(2^-65), rounded up
+constexpr double gumbel_max = 45.1;                   // -log(2^-65), rounded up
 constexpr uint64_t one_each = 0x0001000100010001ull;  // a 1 in each 16-bit part
 constexpr uint64_t top_bits = 0x8000ull * one_each;
 

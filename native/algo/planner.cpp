@@ -303,8 +303,8 @@ void Planner::collect_gains() {
     std::sort(candidate_gains_.begin(), candidate_gains_.end(), std::greater<float>());
 }
 
-// Returns the expected gain of one more draft step, minus its cost. The step adds children of average probability to the
-// first n candidates.
+// Returns the expected gain of one more draft step, minus its cost. The step adds children of average probability to
+// the first n candidates.
 double Planner::foresee(int n) {
     merged_ = candidate_gains_;
     for (int i = 0; i < n; ++i) {

@@ -61,8 +61,8 @@ void Conversations::cut(Sequence & s, int n) {
     if (s.n_past == n - 1) s.tokens.push_back(last);
 }
 
-// Keeps the first n rows, or the rows up to the last checkpoint if the target cannot roll back to n. The drafter's last row
-// may embed another token than the new text has. One outdated row among many hardly affects the drafts.
+// Keeps the first n rows, or the rows up to the last checkpoint if the target cannot roll back to n. The drafter's last
+// row may embed another token than the new text has. One outdated row among many hardly affects the drafts.
 void Conversations::keep(Sequence & s, int n) {
     const int n_there = s.n_past - s.n_replay;
     Cells & cells = target_.cells();
