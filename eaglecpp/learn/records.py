@@ -3,8 +3,8 @@
 
 Answers are recorded only with the option `learn`, and are never sent anywhere. A record has the tokens of a
 prompt and its answer. Like saved conversations, records can be read by anyone who can read the user's files.
-Each record is a file named by the hash of its tokens. The file contains 32-bit integers: the number of prompt
-tokens, then the tokens.
+The records are one table of an SQLite file. Several
+processes may write to the file at the same time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,37 +29,30 @@ from eaglecpp.files import fingerprint, make_private, read_json, replace_bytes, 
 from eaglecpp.human import counted, human_bytes
 
 if TYPE_CHECKING:
+    import sqlite3
+
     import numpy as np
     from numpy.typing import NDArray
 
-MAX_BYTES, MAX_FILES = 512 << 20, 50_000
-"""Limits of a target's records, in disk blocks and files; the oldest are deleted first."""
+MAX_BYTES, MAX_ANSWERS = 512 << 20, 50_000
+"""Limits of a target's records; the oldest are deleted first."""
 MIN_ANSWER = 2
 """Tokens. Shorter answers are useless for training."""
-_BLOCK_BYTES = 4096
-# Number of new records after which the folder is scanned again. Other processes may also write to the folder.
-_KEEPS_PER_SCAN = 1000
 LEAST_TEXTS = 24
 """Minimum number of texts to train on."""
-_ENDING = ".tokens"
+_WAIT_S = 10.0
+"""Maximum seconds to wait while another process writes to the file."""
+# at: time of the answer in nanoseconds since 1970. Answers with the same time get successive values.
+_TABLE = """CREATE TABLE IF NOT EXISTS answers
+(at INTEGER PRIMARY KEY, digest BLOB UNIQUE, n_prompt INTEGER, tokens BLOB)"""
+_INSERT = """INSERT OR REPLACE INTO answers
+SELECT max(?, ifnull(max(at) + 1, 0)), ?, ?, ? FROM answers"""
+_IS_OVER = """SELECT n > ? OR n > 1 AND page_size * (page_count - freelist_count) > ?
+FROM (SELECT count(*) AS n FROM answers), pragma_page_size, pragma_page_count, pragma_freelist_count"""
+_DROP_OLDEST = "DELETE FROM answers WHERE at = (SELECT min(at) FROM answers)"
 _log = logging.getLogger("eaglecpp.learning")
 _writer = ThreadPoolExecutor(1, "eaglecpp-records")  # the interpreter waits for this thread at exit
-_keeping = threading.Lock()
-
-
-@dataclass
-class _Memory:
-    """Cached result of the last scan of the records, so that not every answer needs a scan.
-
-    n_keeps: number of answers until the next scan; seen: times of the last record and of the last training,
-    as found by the last scan for new records
-    """
-
-    n_keeps: int = 0
-    n_files: int = 0
-    n_bytes: int = 0
-    seen: tuple[int, int] = (-1, -1)
-    has_news: bool = False
+_creating = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -66,12 +60,11 @@ class Learning:
     """The folder with the records and drafters of one target. A hash of the target's content names the
     folder, which need not exist.
 
-    answers: folder of the records; work: folder of an unfinished training
+    answers: file of the records; work: folder of an unfinished training
     """
 
     folder: Path
-    _reported: set[int | None] = field(default_factory=set, init=False, repr=False, compare=False)
-    _memory: _Memory = field(default_factory=lambda: _Memory(), init=False, repr=False, compare=False)
+    _reported: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, target: Path) -> Self:
@@ -80,33 +73,69 @@ class Learning:
         if learning.folder.is_dir():
             with contextlib.suppress(OSError):  # the folder may belong to another user
                 make_private(learning.folder)  # earlier versions created a folder that other users could read
+        if (learning.folder / "answers").is_dir():
+            _log.warning("%s: the former records in answers/ are ignored; delete them", learning.folder)
         return learning
 
     @property
     def answers(self) -> Path:
-        return self.folder / "answers"
+        return self.folder / "answers.sqlite"
 
     @property
     def work(self) -> Path:
         return self.folder / "work"
 
-    def records(self) -> list[Path]:
-        """Waits until pending records are written, and returns the files of all records, oldest first."""
-        self.flush()
-        return [path for _, _, path in self._entries()]
+    def records(self, n_ctx: int = -1) -> dict[str, tuple[NDArray[np.int32], int]]:
+        """Waits until pending records are written. Returns for the digest of each record, oldest first, the
+        tokens of prompt and answer, i32 [S], and the number of prompt tokens. Raises DataError.
 
-    def _entries(self) -> list[tuple[int, int, Path]]:
-        """Returns the time, the size on disk and the file of each record, oldest first."""
-        records = []
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.answers) as entries:
-            for entry in entries:
-                if entry.name.endswith(_ENDING):
-                    # another process may have deleted the record
-                    with contextlib.suppress(FileNotFoundError):
-                        stat = entry.stat()
-                        size = -(-stat.st_size // _BLOCK_BYTES) * _BLOCK_BYTES
-                        records.append((stat.st_mtime_ns, size, Path(entry.path)))
-        return sorted(records)
+        n_ctx: number of first tokens to return; -1 = all
+        """
+        import numpy as np
+
+        n_bytes = n_ctx * 4 if n_ctx >= 0 else MAX_BYTES
+        rows = self._query(
+            "SELECT hex(digest), substr(tokens, 1, ?), n_prompt FROM answers WHERE typeof(tokens) = 'blob' "
+            "AND length(tokens) % 4 = 0 AND n_prompt BETWEEN 0 AND length(tokens) / 4 ORDER BY at",
+            n_bytes,
+        )
+        return {name: (np.frombuffer(row, "<i4").astype(np.int32), n) for name, row, n in rows}
+
+    def _query(self, statement: str, *values: int) -> list[Any]:
+        """Runs a statement after pending records are written. Returns its rows, or [] if there is no file."""
+        self.flush()
+        if not self.answers.exists():
+            return []
+        return self._run(lambda database: database.execute(statement, values).fetchall())
+
+    def _run(self, work: Callable[[sqlite3.Connection], list[Any]], *, is_retry: bool = False) -> list[Any]:
+        """Runs `work` as one transaction on the file of the records. Creates a missing file. Renames a
+        damaged file and runs `work` on a new file. Raises DataError if the file cannot be read or written.
+        """
+        import sqlite3
+
+        with _creating:
+            make_private(self.folder)
+            # Closing a file drops the process's locks on it, so no thread may have opened the file before.
+            # SQLite gives its journal the mode of the file.
+            self.answers.touch(0o600)
+            opened = self.answers.stat()
+        wait_s = 0.1 if self._reported else _WAIT_S  # other answers queue up behind this one
+        try:
+            connection = sqlite3.connect(self.answers, wait_s, isolation_level="IMMEDIATE")
+            with contextlib.closing(connection), connection:
+                connection.execute("PRAGMA secure_delete = ON")  # overwrites deleted answers
+                connection.execute(_TABLE)
+                return work(connection)
+        except sqlite3.DatabaseError as error:
+            if is_retry or isinstance(error, sqlite3.OperationalError):
+                raise DataError(f"{self.answers}: {error}") from error
+            _log.warning("%s: %s; new answers are recorded in a new file", self.answers, error)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(opened, self.answers.stat()):  # no other process has renamed the file
+                self.folder.joinpath("answers.sqlite-journal").unlink(missing_ok=True)
+                self.answers.replace(self._damaged)
+        return self._run(work, is_retry=True)
 
     def keep_later(self, prompt: Sequence[int], answer: Sequence[int]) -> None:
         """Stores an answer like `keep`, but in a separate thread, so that no engine waits for the disk.
@@ -126,55 +155,33 @@ class Learning:
         with contextlib.suppress(RuntimeError):  # at shutdown of the interpreter, no record is pending
             _writer.submit(int).result()
 
-    def keep(self, tokens: NDArray[np.int32], n_prompt: int, max_bytes: int = MAX_BYTES) -> None:
-        """Stores an answer as a record, and deletes the oldest records while there are more than max_bytes
-        bytes or MAX_FILES files. Ignores answers of fewer than MIN_ANSWER tokens.
+    def keep(self, tokens: NDArray[np.int32], n_prompt: int) -> None:
+        """Stores an answer as a record, and deletes the oldest records while there are more than MAX_BYTES
+        bytes or MAX_ANSWERS records. Ignores answers of fewer than MIN_ANSWER tokens.
 
         Never raises an exception, so that no answer fails because of a full disk. Logs each kind of error
         once.
 
         tokens: i32 [S], the prompt and the answer; n_prompt: number of prompt tokens
         """
-        import numpy as np
-
         if len(tokens) - n_prompt < MIN_ANSWER:
             return
-        data = np.array([n_prompt, *tokens], "<i4").tobytes()
-        name = hashlib.sha256(data[4:]).hexdigest()[:32] + _ENDING
-        try:
-            with _keeping:
-                make_private(self.folder)
-                make_private(self.answers)
-                replace_bytes(self.answers / name, data, mode=0o600)
-                self._drop_oldest(max_bytes, len(data))
-            self._reported.clear()
-        except OSError as error:
-            if error.errno not in self._reported:
-                _log.warning("answers cannot be recorded for learning: %s", error)
-            self._reported.add(error.errno)
+        data = tokens.astype("<i4").tobytes()
+        digest = hashlib.sha256(data).digest()[:16]
 
-    def _drop_oldest(self, max_bytes: int, n_added: int) -> None:
-        """If the records exceed a limit, deletes the oldest records until nine tenths of the limit are
-        left.
-        """
-        memory = self._memory
-        memory.n_keeps -= 1
-        memory.seen = -1, -1
-        memory.n_files += 1
-        memory.n_bytes += -(-n_added // _BLOCK_BYTES) * _BLOCK_BYTES
-        if memory.n_keeps > 0 and memory.n_bytes <= max_bytes and memory.n_files <= MAX_FILES:
-            return
-        entries = self._entries()
-        memory.n_keeps, memory.n_files = _KEEPS_PER_SCAN, len(entries)
-        memory.n_bytes = sum(size for _, size, _ in entries)
-        if memory.n_bytes <= max_bytes and memory.n_files <= MAX_FILES:
-            return
-        for _, size, path in entries:
-            if memory.n_bytes <= 0.9 * max_bytes and memory.n_files <= 0.9 * MAX_FILES:
-                return
-            path.unlink(missing_ok=True)
-            memory.n_bytes -= size
-            memory.n_files -= 1
+        def write(database: sqlite3.Connection) -> list[Any]:
+            database.execute(_INSERT, (time.time_ns(), digest, n_prompt, data))
+            while database.execute(_IS_OVER, (MAX_ANSWERS, MAX_BYTES)).fetchone()[0]:
+                database.execute(_DROP_OLDEST)
+            return []
+
+        try:
+            self._run(write)
+            self._reported.clear()
+        except (DataError, OSError, ImportError) as error:
+            if str(error) not in self._reported:
+                _log.warning("answers cannot be recorded for learning: %s", error)
+            self._reported.add(str(error))
 
     def has_news(self, failed: int = 0) -> bool:
         """Returns True if there are enough new records for a training, or if a training is unfinished.
@@ -185,11 +192,8 @@ class Learning:
             return True
         tried = self.folder / "tried"
         since = max(failed, tried.stat().st_mtime_ns if tried.exists() else 0)
-        seen = self.answers.stat().st_mtime_ns if self.answers.exists() else 0, since
-        if seen != self._memory.seen:
-            n_new = sum(written > since for written, _, _ in self._entries())
-            self._memory.seen, self._memory.has_news = seen, n_new >= LEAST_TEXTS
-        return self._memory.has_news
+        new = self._query("SELECT at FROM answers WHERE at > ? LIMIT ?", since, LEAST_TEXTS)
+        return len(new) == LEAST_TEXTS
 
     def note_tried(self) -> None:
         """Records that a training finished, whatever its result."""
@@ -198,10 +202,13 @@ class Learning:
 
     def forget(self) -> int:
         """Deletes all records and unfinished trainings, but no drafters. Returns the number of records."""
-        n = len(self.records())
-        with _keeping:
-            for folder in (self.answers, self.work):
-                shutil.rmtree(folder, ignore_errors=True)
+        n = self._n_records()
+        for statement in ("DELETE FROM answers", "VACUUM"):
+            self._query(statement)
+        self._damaged.unlink(missing_ok=True)
+        # Earlier versions kept the answers as files of a folder.
+        for folder in (self.work, self.folder / "answers"):
+            shutil.rmtree(folder, ignore_errors=True)
         return n
 
     def drafter(self, stock: Path) -> Path | None:
@@ -216,11 +223,9 @@ class Learning:
 
     def status(self, stock: Path) -> dict[str, Any]:
         """Returns the number of records and the last result, as JSON-ready data."""
-        self.flush()
-        entries = self._entries()
         return {
-            "records": len(entries),
-            "bytes": sum(size for _, size, _ in entries),
+            "records": self._n_records(),
+            "bytes": self.answers.stat().st_size if self.answers.exists() else 0,
             "folder": str(self.folder),
             "drafter": self.facts(stock),
         }
@@ -266,6 +271,13 @@ class Learning:
             self._drop(record["file"])
         return bool(record)
 
+    def _n_records(self) -> int:
+        return sum(n for (n,) in self._query("SELECT count(*) FROM answers"))
+
+    @property
+    def _damaged(self) -> Path:
+        return self.folder / "answers.damaged"
+
     @property
     def _drafters(self) -> Path:
         return self.folder / "drafters"
@@ -290,16 +302,3 @@ class Learning:
         if file:
             with contextlib.suppress(OSError):
                 (self._drafters / file).unlink()
-
-
-def read_record(path: Path) -> tuple[NDArray[np.int32], int]:
-    """Reads a record. Returns the tokens of prompt and answer, i32 [S], and the number of prompt tokens.
-    Raises DataError.
-    """
-    import numpy as np
-
-    with contextlib.suppress(OSError, ValueError):
-        values = np.frombuffer(path.read_bytes(), "<i4")
-        if len(values) and 0 <= values[0] < len(values) and values.min() >= 0:
-            return values[1:].astype(np.int32), int(values[0])
-    raise DataError(f"{path}: expected the tokens of an answer, found something else; delete the file")

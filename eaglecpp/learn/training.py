@@ -11,7 +11,6 @@ drafts of general texts are at most one per cent worse.
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import time
 from collections.abc import Sequence
@@ -24,8 +23,7 @@ import torch
 from eaglecpp.convert import errors, parse_type, read_gguf
 from eaglecpp.errors import DataError
 from eaglecpp.files import make_private, replace_bytes
-from eaglecpp.human import counted
-from eaglecpp.learn.records import LEAST_TEXTS, MIN_ANSWER, Learning, read_record
+from eaglecpp.learn.records import LEAST_TEXTS, MIN_ANSWER, Learning
 from eaglecpp.options import ModelOptions
 from eaglecpp.store.facts import read_facts
 from eaglecpp.train.capture.converse import ConverseSettings, converse
@@ -41,7 +39,6 @@ from eaglecpp.train.prepare import Corpus, Listener, make_plan, open_batch
 from eaglecpp.train.run import train
 from eaglecpp.train.samples import TrainText
 
-_log = logging.getLogger("eaglecpp.learning")
 _N_GENERAL = 240
 _TEST_SHARE, _TUNE_SHARE = 0.2, 0.1
 """Shares of the user's texts: for the final test, and for choosing the best training step."""
@@ -151,29 +148,18 @@ def learn(
 
 def _user_texts(learning: Learning, n_ctx: int, n_vocab: int) -> list[TrainText]:
     """Returns the user's recorded texts. A resumed training gets the texts that were recorded when the
-    training started. Damaged records are deleted.
+    training started.
     """
     begun = learning.work / "texts.json"
-    names = json.loads(begun.read_text()) if begun.is_file() else [path.name for path in learning.records()]
-    texts, n_damaged = [], 0
-    for name in names:
-        path = learning.answers / name
-        if not path.is_file():
-            continue
-        try:
-            tokens, n_prompt = read_record(path)
-        except DataError:
-            path.unlink(missing_ok=True)
-            n_damaged += 1
-            continue
-        tokens = tokens[:n_ctx]
-        if len(tokens) - n_prompt < MIN_ANSWER or tokens.max() >= n_vocab:
+    records = learning.records(n_ctx)
+    names = json.loads(begun.read_text()) if begun.is_file() else list(records)
+    texts = []
+    for tokens, n_prompt in (records[name] for name in names if name in records):
+        if len(tokens) - n_prompt < MIN_ANSWER or not 0 <= tokens.min() <= tokens.max() < n_vocab:
             continue
         turns = np.zeros(len(tokens), np.int16)
         turns[n_prompt:] = 1
         texts.append(TrainText(tokens, turns, n_prompt))
-    if n_damaged:
-        _log.warning("%s: deleted %s", learning.answers, counted(n_damaged, "damaged record"))
     if len(texts) < LEAST_TEXTS:
         # The folder is deleted, because a resumed training would not see later records.
         shutil.rmtree(learning.work, ignore_errors=True)

@@ -5,13 +5,17 @@ deleted.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import multiprocessing
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +23,12 @@ import numpy as np
 import psutil
 import pytest
 from click.testing import CliRunner
+from numpy.typing import NDArray
 
 from eaglecpp import Engine
 from eaglecpp.cli.learn import learn as learn_command
 from eaglecpp.conversations.saved import ChatFolder, new_chat
-from eaglecpp.learn.records import LEAST_TEXTS, Learning, read_record
+from eaglecpp.learn.records import LEAST_TEXTS, Learning
 from eaglecpp.opening.plan import plan_opening
 from eaglecpp.server.announced import announced
 from eaglecpp.store import Stores
@@ -39,9 +44,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def keep(learning: Learning, *seeds: int, **options: Any) -> None:
+def answer(seed: int) -> NDArray[np.int32]:
+    return np.random.default_rng(seed).integers(0, 200, 40).astype(np.int32)
+
+
+def keep(learning: Learning, *seeds: int) -> None:
     for seed in seeds:
-        learning.keep(np.random.default_rng(seed).integers(0, 200, 40).astype(np.int32), 8, **options)
+        learning.keep(answer(seed), 8)
+
+
+def kept(learning: Learning) -> list[list[int]]:
+    """Returns the tokens of each record, oldest first."""
+    return [tokens.tolist() for tokens, _ in learning.records().values()]
 
 
 def facts() -> dict[str, Any]:
@@ -58,39 +72,53 @@ def test_conversations_are_recorded_only_on_request(models: Models) -> None:
             assert (engine.shared.on_answer is not None) is learns
         assert bool(learning.records()) is learns
     assert texts[0].tokens == texts[1].tokens
-    (path,) = learning.records()
-    tokens, n_prompt = read_record(path)
+    ((tokens, n_prompt),) = learning.records().values()
     assert tokens.tolist() == [*texts[1].prompt_tokens, *texts[1].tokens]
     assert n_prompt == len(texts[1].prompt_tokens)
-    if os.name == "posix":
-        assert path.stat().st_mode & 0o077 == 0 and path.parent.stat().st_mode & 0o077 == 0
 
 
-def test_the_oldest_records_are_removed_and_all_can_be_deleted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", ["MAX_ANSWERS", "MAX_BYTES"])
+def test_the_oldest_records_are_removed_and_all_can_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
     learning = Learning(tmp_path / "one")
-    for seed in range(3):
-        keep(learning, seed)
-        os.utime(learning.records()[-1], (seed, seed))
-    oldest, *_ = learning.records()
-    keep(learning, 4, max_bytes=3 * 4096)  # on disk, a record takes a whole block
-    assert oldest not in learning.records() and 0 < len(learning.records()) < 4
+    monkeypatch.setattr(f"eaglecpp.learn.records.{limit}", {"MAX_ANSWERS": 30, "MAX_BYTES": 4 * 4096}[limit])
+    keep(learning, *range(60), 58)
     n_left = len(learning.records())
-    learning.work.mkdir()
-    assert learning.forget() == n_left and learning.records() == [] and not learning.work.exists()
-
-
-def test_records_are_counted_without_a_scan_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    learning, scans = Learning(tmp_path / "one"), []
-    real = Learning._entries
-    monkeypatch.setattr(Learning, "_entries", lambda self: scans.append(1) or real(self))
-    monkeypatch.setattr("eaglecpp.learn.records.MAX_FILES", 100)
-    keep(learning, *range(150))
-    assert len(scans) < 10
-    scans.clear()
-    assert learning.has_news() and learning.has_news() and len(scans) == 1
-    assert 90 <= len(learning.records()) <= 100
+    assert 10 < n_left < 60
+    newest = [answer(seed).tolist() for seed in (*range(58), 59, 58)]
+    assert kept(learning) == newest[-n_left:], "a repeated answer is one record, and the newest"
     learning.keep(np.arange(9, dtype=np.int32), 8)
-    assert all(len(read_record(path)[0]) == 40 for path in learning.records()), "an answer was too short"
+    assert len(learning.records()) == n_left, "an answer was too short"
+    assert learning.answers.stat().st_size <= 8 * 4096
+    readable = lambda: sum(answer(i).tobytes()[-64:] in learning.answers.read_bytes() for i in range(60))  # noqa: E731
+    assert readable() == n_left, "deleted answers must be overwritten"
+    learning.work.mkdir()
+    assert learning.forget() == n_left and not learning.records() and not learning.work.exists()
+    assert readable() == 0
+
+
+def test_a_damaged_file_of_records_loses_no_new_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    learning = Learning(tmp_path / "one")
+    keep(learning, *range(200))
+    data = bytearray(learning.answers.read_bytes())
+    data[4096:] = os.urandom(len(data) - 4096)
+    for damage in (data, b"no database" * 999, data[:5000]):
+        learning.answers.write_bytes(damage)
+        keep(learning, 7, 8)
+        assert kept(learning) == [answer(7).tolist(), answer(8).tolist()]
+    assert caplog.text.count("new answers are recorded in a new file") == 3
+    learning.forget()
+    assert [path.name for path in learning.folder.iterdir()] == ["answers.sqlite"]
+
+
+def test_processes_record_answers_at_the_same_time(tmp_path: Path) -> None:
+    learning = Learning(tmp_path / "one")
+    with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(keep, [learning] * 90, range(90)))
+    assert len(learning.records()) == 90
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
@@ -107,6 +135,7 @@ def test_records_are_private_and_not_writable_for_others(home: Path) -> None:
             folder.chmod(0o755)
         learning.work.mkdir()
         (learning.work / "states").write_text("states")
+        assert learning.answers.stat().st_mode & 0o777 == 0o600
         ChatFolder(home / "chats").save(new_chat("m"))
         make_model(Stores.open(), f"FROM {TARGET}")
         with announced("http://127.0.0.1:1"):
@@ -123,20 +152,25 @@ def test_records_are_private_and_not_writable_for_others(home: Path) -> None:
         assert is_private or not is_of_people, path
 
 
-def test_a_full_disk_is_reported_once_until_answers_are_recorded_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_file_that_cannot_be_written_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learning = Learning(tmp_path / "one")
-    for n_said in (1, 2):
-        shutil.rmtree(learning.answers, ignore_errors=True)
-        learning.folder.mkdir(exist_ok=True)
-        learning.answers.write_text("a file in the way fails like a full disk")
-        for seed in range(3):
-            keep(learning, seed)  # this call must not raise an error
-        assert caplog.text.count("cannot be recorded for learning") == n_said
-        learning.answers.unlink()
+    """Tests that answers are recorded again after an error, such as a full disk or a lock by a suspended
+    process, and that only the first answer waits for a lock.
+    """
+    learning, waits, connect = Learning(tmp_path / "one"), [], sqlite3.connect
+    monkeypatch.setattr("eaglecpp.learn.records._WAIT_S", 0.5)
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda file, s, **more: waits.append(s) or connect(file, s, **more)
+    )
+    for n_reported in (1, 2):
+        keep(learning, 0)
+        with contextlib.closing(connect(learning.answers)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            keep(learning, 1, 2)  # this call must not raise an error
+        assert caplog.text.count("cannot be recorded for learning") == n_reported
         keep(learning, 3)
-        assert len(learning.records()) == 1
+    assert waits == [0.5, 0.5, 0.1, 0.1] * 2 and len(learning.records()) == 2
 
 
 def test_no_engine_waits_for_the_disk(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,16 +284,17 @@ def test_too_few_texts_are_refused(models: Models) -> None:
     assert done.exit_code == 1 and f"expected at least {LEAST_TEXTS} answers" in str(done.exception)
 
 
-def test_a_damaged_record_is_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_record_is_skipped(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from eaglecpp.learn.training import _user_texts
 
     learning = Learning(tmp_path / "one")
-    keep(learning, *range(LEAST_TEXTS + 2))
-    for path in learning.records()[:2]:
-        path.write_bytes(b"damaged")
-    assert len(_user_texts(learning, 64, 200)) == len(learning.records()) == LEAST_TEXTS
-    assert caplog.text.count("deleted 2 damaged records") == 1
+    keep(learning, *range(LEAST_TEXTS + 3))
+    for at, damage in enumerate(("tokens = x'010203'", "tokens = x'ffffffff' || tokens", "n_prompt = -1")):
+        learning._query(
+            f"UPDATE answers SET {damage} WHERE at IN (SELECT at FROM answers LIMIT 1 OFFSET {at})"
+        )
+    assert len(_user_texts(learning, 64, 200)) == LEAST_TEXTS
 
 
 SERVER = """
@@ -321,8 +356,7 @@ def test_a_failed_training_is_retried_after_enough_new_records(
     monkeypatch.chdir(tmp_path)
     learning = Learning.of(TARGET)
     keep(learning, *range(LEAST_TEXTS))
-    for path in learning.records():
-        path.write_bytes(b"damaged")
+    learning._query("UPDATE answers SET n_prompt = -1")
     with TestServer(preload=MODEL, engine=FAST | {"learn": True}, learn_idle_s=0.1) as server:
         learner = server.server._shared.learner
         assert wait_for(lambda: set(learner._failed) == {MODEL})
