@@ -8,7 +8,7 @@ answers recorded on this machine, if any; otherwise it predicts from the measure
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -62,51 +62,39 @@ class Verdict:
     def __str__(self) -> str:
         if self.is_busy:
             return "Not measured, because other programs used the processor. Close them and measure again."
-        return " ".join(filter(None, (self._on_drafting(), self._on_kernels())))
+        return " ".join(self._sentences())
 
-    def _on_drafting(self) -> str:
-        if not self.n_rows:
-            return ""
+    def _sentences(self) -> Iterator[str]:
+        """Yields a sentence on drafting if there is a drafter, and one on the kernels if they were measured."""
         answered = [gain for gain in (self.greedy, self.sampled) if gain is not None]
-        if not answered:
-            return self._prediction()
-        if self.tokens <= PAYS:
-            return self._left_off("does")
-        begin = "Drafting pays here" if self.pays else "Drafting makes little difference here"
-        speeds = f"{answered[0].speed:.1f} times"
-        if len(answered) == 2:
-            speeds = f"{answered[0].speed:.1f} times (greedy) and {answered[1].speed:.1f} times (sampled)"
-        n_answers = sum(gain.n_answers for gain in answered)
-        where = f"the last {n_answers} answers" if n_answers > 1 else "the last answer"
-        return (
-            f"{begin}: {speeds} the speed of target-only decoding in {where}, with an acceptance length "
-            f"of {self.tokens:.1f}; {self._cost()}."
-        )
-
-    def _prediction(self) -> str:
-        gives = f"With this drafter, each check gives about {self.tokens:.1f} tokens"
-        if self.pays:
-            speed = f"about {self.speed:.1f} times the speed of target-only decoding"
-            return f"Drafting should pay here, with {speed}: {self._cost()}. {gives}."
-        if self.speed >= 1.0:
-            return f"Drafting should make little difference here: {self._cost()}. {gives}."
-        return self._left_off("should")
-
-    def _left_off(self, does: str) -> str:
-        need = "drafting would pay if more of its tokens were accepted"
-        if self.most >= 1:
-            need = f"with this drafter, drafting pays below {self.most:.1f} times"
-        return f"Drafting {does} not pay here, so auto leaves it off: {self._cost()}; {need}."
-
-    def _cost(self) -> str:
         longer = f"{self.row_cost:.1f} times as long as" if self.row_cost >= PAYS else "no longer than"
-        return f"checking {self.n_rows} tokens at once takes {longer} one token on this machine"
-
-    def _on_kernels(self) -> str:
-        if self.kernels is None:
-            return ""
-        times = f"{self.kernels:.1f} times as fast as llama.cpp's own"
-        return f"eaglecpp's kernels make target-only decoding {times}."
+        cost = f"checking {self.n_rows} tokens at once takes {longer} one token on this machine"
+        if self.n_rows and not (self.tokens > PAYS if answered else self.speed >= 1.0):
+            does = "does" if answered else "should"
+            need = "drafting would pay if more of its tokens were accepted"
+            if self.most >= 1:
+                need = f"with this drafter, drafting pays below {self.most:.1f} times"
+            yield f"Drafting {does} not pay here, so auto leaves it off: {cost}; {need}."
+        elif self.n_rows and answered:
+            begin = "Drafting pays here" if self.pays else "Drafting makes little difference here"
+            speeds = f"{answered[0].speed:.1f} times"
+            if len(answered) == 2:
+                speeds = f"{answered[0].speed:.1f} times (greedy) and {answered[1].speed:.1f} times (sampled)"
+            n_answers = sum(gain.n_answers for gain in answered)
+            where = f"the last {n_answers} answers" if n_answers > 1 else "the last answer"
+            yield (
+                f"{begin}: {speeds} the speed of target-only decoding in {where}, with an acceptance length "
+                f"of {self.tokens:.1f}; {cost}."
+            )
+        elif self.n_rows:
+            begin = "Drafting should make little difference here"
+            if self.pays:
+                speed = f"about {self.speed:.1f} times the speed of target-only decoding"
+                begin = f"Drafting should pay here, with {speed}"
+            yield f"{begin}: {cost}. With this drafter, each check gives about {self.tokens:.1f} tokens."
+        if self.kernels is not None:
+            times = f"{self.kernels:.1f} times as fast as llama.cpp's own"
+            yield f"eaglecpp's kernels make target-only decoding {times}."
 
 
 def verdict_of(engine: Engine) -> Verdict:
