@@ -98,14 +98,9 @@ def samples_of(source: TargetSource, indices: Sequence[int]) -> Generator[Sample
             finally:
                 idle.put(one)
 
-        pool = stack.enter_context(ThreadPoolExecutor(n_targets))
+        pool = ThreadPoolExecutor(n_targets)
+        stack.callback(pool.shutdown, cancel_futures=True)
         waiting: deque[Future[Sample]] = deque()
-
-        def cancel() -> None:
-            for one in waiting:
-                one.cancel()
-
-        stack.callback(cancel)
         for index in indices:
             waiting.append(pool.submit(sample, index))
             if len(waiting) > 2 * n_targets:
