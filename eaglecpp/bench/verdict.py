@@ -65,7 +65,7 @@ class Verdict:
         return " ".join(self._sentences())
 
     def _sentences(self) -> Iterator[str]:
-        """Yields a sentence on drafting if there is a drafter, and one on the kernels if they were measured."""
+        """Yields a sentence on drafting if there is a drafter, and on the kernels if they were measured."""
         answered = [gain for gain in (self.greedy, self.sampled) if gain is not None]
         longer = f"{self.row_cost:.1f} times as long as" if self.row_cost >= PAYS else "no longer than"
         cost = f"checking {self.n_rows} tokens at once takes {longer} one token on this machine"

@@ -116,9 +116,8 @@ def test_no_count_reveals_the_prompt_of_another_key(keyed: TestServer) -> None:
         body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 2}
         headers = {"Authorization": f"Bearer {key}"}
         answer = keyed.post("/v1/chat/completions", body, headers=headers).json()
-        timings = answer["timings"]
-        counts = timings["cache_n"], timings["reused_n"], timings["prompt_n"]
-        return answer["usage"]["prompt_tokens_details"]["cached_tokens"], *counts
+        cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return cached, *(answer["timings"][name] for name in ("cache_n", "reused_n", "prompt_n"))
 
     first = ask("secret", 7)
     assert first[:3] == (0, 0, 0) and first[3] > 10
