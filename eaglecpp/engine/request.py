@@ -69,7 +69,7 @@ def native_options(
     drafts_long = drafting.text_drafts == "on" or (drafting.text_drafts == "auto" and draft is None)
     if drafts_long and not drafting.n_draft_max:
         native.n_draft_more = _MORE_OF_TEXT
-    native.n_leaves_max = drafting.n_leaves_max or strategy.n_leaves
+    native.n_leaves_max = drafting.n_leaves_max or (1 if model.separate_caches else strategy.n_leaves)
     return native
 
 

@@ -263,9 +263,10 @@ def test_a_closed_engine_raises_and_copies_are_refused(models: Models) -> None:
         engine.generate(PROMPT)
 
 
-def test_parallel_sessions(engine: Engine, fresh: Completion) -> None:
-    engine.clear()
-    with engine.session() as other:
+@pytest.mark.parametrize("separate_caches", [False, True])
+def test_parallel_sessions(models: Models, fresh: Completion, separate_caches: bool) -> None:
+    options: dict[str, Any] = {"n_ctx": N_CTX, "n_sequences": 2, "separate_caches": separate_caches}
+    with Engine.open(models.target, models.draft, **options) as engine, engine.session() as other:
         streams = [one.stream(PROMPT, max_tokens=24, temperature=0.0) for one in (engine, other)]
         for _ in zip(*streams, strict=False):
             pass
