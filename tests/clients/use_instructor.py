@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import instructor
 from common import done, open_model
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class Answer(BaseModel):
     yes: bool
-    n: int
+    n: int = Field(ge=0, le=9)
 
 
 llm = open_model()
@@ -20,7 +20,6 @@ found = create(
     response_model=Answer,
     max_tokens=60,
     temperature=0.0,
-    max_retries=3,
 )
 assert isinstance(found, Answer)
 done(f"Mode.JSON_SCHEMA: {found}")
