@@ -112,15 +112,12 @@ void StepCosts::learn(int n_rows, double ms) {
     const int b = bucket_of(n_rows);
     Entry & e = entries_[b];
     const double price = empty() ? ms : prices_[b];
-    const bool is_measured = e.n_samples() > 0;
     if (e.n == 0) e.restart(price, true);
     const double raw = std::log(ms / price), error = raw - std::log(slowdown_);
     // The first samples of a batch size say more about its price than about the machine's speed.
     const bool is_settled = e.n_tried >= n_settled, is_outlier = is_settled && std::fabs(error) > jump();
     if (is_settled) noise_ += 0.05 * (std::min(std::fabs(error), 1.0) - noise_);
-    if (n_anchor_ > 0 && is_measured) {
-        anchor(raw);
-    } else if (has_slowdown_ && is_settled) {
+    if (has_slowdown_ && is_settled) {
         if (!is_outlier) slowdown_ *= std::exp(rate_slow * error);
         learn_speed(raw);
     }
@@ -161,14 +158,6 @@ void StepCosts::learn_speed(double raw) {
     const double shift = lower_median(residuals_, n_residuals) - std::log(slowdown_);
     if (std::fabs(shift) <= jump()) return;
     slowdown_ *= std::exp(shift);
-    n_residuals_ = 0;
-}
-
-// Sets the slowdown to the lower median of the first samples, because the very first sample is often too long.
-void StepCosts::anchor(double raw) {
-    const int n = n_residuals - n_anchor_--;
-    residuals_[n] = raw;
-    slowdown_ = std::exp(std::clamp(lower_median(residuals_, n + 1), -3.0, 3.0));
     n_residuals_ = 0;
 }
 
@@ -322,7 +311,6 @@ bool CostTable::set_state(const LearnedState & state) {
         }
     }
     loaded.verify_.forget_implausible();
-    loaded.expect_change();
     *this = loaded;
     return true;
 }

@@ -109,9 +109,6 @@ class StepCosts {
     // Adds a measured step.
     void learn(int n_rows, double ms);
 
-    // Makes the next samples set the slowdown directly. Call this function when the machine's speed may have changed.
-    void expect_change() { n_anchor_ = has_slowdown_ ? n_residuals : 0; }
-
     // Returns the price of a bucket for the saved state, without the slowdown; 0 = unknown.
     double saved_ms(int bucket) const { return entries_[bucket].n_samples() > 0 ? prices_[bucket] : 0.0; }
     void set_saved(int bucket, double ms);
@@ -142,7 +139,6 @@ class StepCosts {
 
     double jump() const;
     void learn_speed(double raw);
-    void anchor(double raw);
     void guess_prices();
     void share_change(int bucket, double change);
 
@@ -154,7 +150,6 @@ class StepCosts {
     double slowdown_ = 1.0, noise_ = 0.05;         // noise_: mean |log residual| of recent samples
     std::array<double, n_residuals> residuals_{};  // log(time / price), including the slowdown
     int n_residuals_ = 0;
-    int n_anchor_ = 0;  // number of next samples that set the slowdown directly
 };
 
 // --- cost table -----------------------------------------------------------------------------------------------------
@@ -222,9 +217,6 @@ class CostTable {
     // Learns from the i-th consecutive batch of n_rows rows, counted from 1. The first n_first batches measure the time
     // of a change of batch size. The next batch measures the usual time of a batch of n_rows rows.
     void learn_alike(int n_first, int i, int n_rows, double ms);
-
-    // Reports that the machine's speed may have changed. The next samples then set the slowdown.
-    void expect_change() { verify_.expect_change(); }
 
     // --- persistence and reports ---------------------------------------------------------------------------------
     // Row counts and milliseconds, alternating. set_state() returns false and keeps the old state if `state` has the

@@ -565,11 +565,6 @@ void Planner::end_untimed_round() {
     plans_.clear();
 }
 
-void Planner::set_n_threads(int n_threads) {
-    if (n_threads_ != 0 && n_threads != n_threads_) costs_.expect_change();
-    n_threads_ = n_threads;
-}
-
 // Updates the ledger and the recent speeds. A target-only round costs exactly 1, whatever its measured time. In a round
 // that verified no draft, the target-only part costs exactly 1. If the round's price is known, time beyond the stall
 // limit is not charged. While the ledger saves for drafting, commits of pending rows to the drafter are not charged.

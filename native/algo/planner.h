@@ -270,9 +270,6 @@ class Planner {
     // system did not schedule its threads. Learns nothing from the round and charges nothing to the ledger.
     void end_untimed_round();
 
-    // Sets the number of threads of the next rounds. The machine's speed depends on this number.
-    void set_n_threads(int n_threads);
-
     // Cost of the last round in target-only rounds, without stalls of the machine. The cost is exactly 1 for a
     // target-only round, and 0 while the time of a target-only round is unknown.
     double charged() const { return charged_; }
@@ -363,7 +360,6 @@ class Planner {
 
     PlannerOptions options_;
     CostTable costs_;
-    int n_threads_ = 0;
     AcceptanceModel acceptance_;
     Ledger ledger_;
     RowCounts exact_rows_;

@@ -103,7 +103,6 @@ void Rounds::draft(const std::vector<Sequence *> & sequences, bool is_timed) {
     is_planned_ = models_.can_draft() || std::any_of(sequences.begin(), sequences.end(), forces);
     for (Sequence * s : sequences) s->plan.round.begin(s->tokens.back());
     if (!is_planned_) return;
-    planner_.set_n_threads(n_threads());
     planner_.begin_round((int)sequences.size(), is_timed);
     drafting_.plan(sequences);
     drafting_.draft(sequences);
@@ -123,7 +122,6 @@ StepResult Rounds::result_of(const Sequence & s, const char * phase) const {
 void Rounds::measure_exact_rows(const SeqRange & range, Progress & progress, ExactRows & rows) {
     const auto decode = [&](TargetBatch & batch, bool is_prompt, int n_alike) {
         if (!progress.go_on()) return false;
-        planner_.set_n_threads(n_threads());
         const double start = now_ms();
         run(batch, is_prompt ? ThreadPolicy::Kind::prompt : ThreadPolicy::Kind::decode);
         if (!is_prompt && threads_.is_timed()) planner_.learn_decode(n_alike, batch.n_rows(), now_ms() - start);

@@ -181,9 +181,6 @@ TEST(survives_a_round_trip) {
     for (int n = 1; n <= 8; ++n) CHECK_NEAR(loaded.verify(n), 10.0 + n, 0.3);
     CHECK_NEAR(loaded.step(4), table.step(4), 1e-6);
     CHECK_NEAR(loaded.host(), table.host(), 1e-6);
-    // The machine is now half as fast. A few target-only rounds rescale all sizes.
-    for (int i = 0; i < 5; ++i) loaded.learn_verify(1, 16.5);
-    CHECK_NEAR(loaded.verify(8), 27.0, 1.5);
     // Measurements replace a wrong entry.
     for (int i = 0; i < 4; ++i) loaded.learn_verify(4, 15.0);
     CHECK_NEAR(loaded.verify(4), 15.0, 1.0);
