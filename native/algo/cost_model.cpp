@@ -30,10 +30,6 @@ void CostModel::fix_rows(int n) {
     once_ = cost_;
 }
 
-void CostModel::add_change(int n_last, double cost) {
-    for (int n = 1; n <= n_max(); ++n) cost_[n] += cost * ((n_rows_ + n != n_last) - (n_rows_ != n_last));
-}
-
 void CostModel::keep_exact(const RowCounts & exact, const CostTable & costs) {
     const int next = exact.next(n_rows_) - n_rows_;
     while (n_max() < next) cost_.push_back(cost_of(costs, n_max() + 1));

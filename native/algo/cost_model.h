@@ -28,9 +28,6 @@ class CostModel {
     // Fixes the batch size at n rows: trees below this size are free, larger trees are not allowed.
     void fix_rows(int n);
 
-    // Adds `cost` to every batch size except `n_last`, the size of the last batch.
-    void add_change(int n_last, double cost);
-
     // Allows only exact numbers of rows. If no number up to n_max nodes is exact, extends the range of nodes to the
     // next exact number.
     void keep_exact(const RowCounts & exact, const CostTable & costs);

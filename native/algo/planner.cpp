@@ -163,9 +163,6 @@ void Planner::open_cost_model(int n_rows, const SequencePlan * plan) {
     const int n_max = std::clamp(costs_.n_rows_max() - n_rows, 1, n_nodes_max);
     const double first_use = std::max(0.0, first_use_ - ledger_.first_uses());
     cost_model_.open(costs_, n_rows, n_max, target_only_ms_, n_roots_, n_times_, first_use);
-    // Charges half, because two consecutive rounds share the cost of a change of batch size.
-    if (!options_.pads_rows && is_change_dear())
-        cost_model_.add_change(n_rows_last_, n_roots_ * rounds(costs_.change_ms()) / 2.0);
     if (is_exact_) cost_model_.keep_exact(exact_rows_, costs_);
     if (plan && keeps_size(*plan)) cost_model_.fix_rows(plan->size.n_rows);
 }
