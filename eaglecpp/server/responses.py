@@ -219,6 +219,8 @@ _ITEM_NAMES = {
     "call": _ItemNames("function_call", "fc", "arguments", "function_call_arguments"),
     "custom": _ItemNames("custom_tool_call", "ctc", "input", "custom_tool_call_input"),
 }
+_REPEATED = ("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "temperature", "top_p")
+"""Fields of a request that its response repeats."""
 ServerEvent = tuple[str, dict[str, Any]]
 """Name and fields of an event that the server sends."""
 
@@ -239,14 +241,6 @@ class _ResponseObject:
 
     def object(self, answer: Answer, status: str, **rest: Any) -> dict[str, Any]:
         body = self.body
-        same = (
-            "instructions",
-            "max_output_tokens",
-            "metadata",
-            "parallel_tool_calls",
-            "temperature",
-            "top_p",
-        )
         return {
             "id": self.id,
             "object": "response",
@@ -263,7 +257,7 @@ class _ResponseObject:
             "tools": [tool for tool in body.tools if any(_functions([tool]))],
             "truncation": body.truncation,
             **dict.fromkeys(("error", "incomplete_details", "usage")),
-            **{name: getattr(body, name) for name in same},
+            **{name: getattr(body, name) for name in _REPEATED},
             **rest,
         }
 
