@@ -127,8 +127,9 @@ class Learning:
                 connection.execute("PRAGMA secure_delete = ON")  # overwrites deleted answers
                 connection.execute(_TABLE)
                 return work(connection)
-        except sqlite3.DatabaseError as error:
-            if is_retry or isinstance(error, sqlite3.OperationalError):
+        except sqlite3.Error as error:
+            # A damaged file raises DatabaseError itself, all other errors raise classes derived from it.
+            if is_retry or type(error) is not sqlite3.DatabaseError:
                 raise DataError(f"{self.answers}: {error}") from error
             _log.warning("%s: %s; new answers are recorded in a new file", self.answers, error)
         with contextlib.suppress(FileNotFoundError):
