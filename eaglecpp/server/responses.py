@@ -219,8 +219,8 @@ _ITEM_NAMES = {
     "call": _ItemNames("function_call", "fc", "arguments", "function_call_arguments"),
     "custom": _ItemNames("custom_tool_call", "ctc", "input", "custom_tool_call_input"),
 }
-_REPEATED = ("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "temperature", "top_p")
-"""Fields of a request that its response repeats."""
+_UNCHANGED = ("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "temperature", "top_p")
+"""Fields that a response takes from its request as they are."""
 ServerEvent = tuple[str, dict[str, Any]]
 """Name and fields of an event that the server sends."""
 
@@ -257,7 +257,7 @@ class _ResponseObject:
             "tools": [tool for tool in body.tools if any(_functions([tool]))],
             "truncation": body.truncation,
             **dict.fromkeys(("error", "incomplete_details", "usage")),
-            **{name: getattr(body, name) for name in _REPEATED},
+            **{name: getattr(body, name) for name in _UNCHANGED},
             **rest,
         }
 
