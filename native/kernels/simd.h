@@ -170,8 +170,9 @@ KERNEL_INLINE F32 load_16_bits_n(const void * p, int n) {
     std::memcpy(x, p, n * sizeof(uint16_t));
     return load(x);
 }
-KERNEL_INLINE void prefetch(const void * p) {  // loads into the L2 cache
-    __builtin_prefetch(p, 0, 2);
+template <int cache = 2>  // loads into the L1 or L2 cache
+KERNEL_INLINE void prefetch(const void * p) {
+    __builtin_prefetch(p, 0, 4 - cache);
 }
 
 // --- arithmetic -----------------------------------------------------------------------------------------------------
@@ -301,11 +302,6 @@ template <int n>
 KERNEL_INLINE Bytes shr_and(Bytes a, int mask) {
     KERNEL_EACH a.v[i] = a.v[i] >> n;
     return sizeof(ByteNumber) == 1 && mask == 255 >> n ? a : masked(a, mask);
-}
-template <int n>
-KERNEL_INLINE Bytes shl_and(Bytes a, int mask) {
-    KERNEL_EACH a.v[i] = a.v[i] << n;
-    return masked(a, mask);
 }
 KERNEL_INLINE Bytes either(Bytes a, Bytes b) {
     KERNEL_EACH a.v[i] = a.v[i] | b.v[i];
