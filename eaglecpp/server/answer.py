@@ -32,7 +32,7 @@ from eaglecpp.options import SamplingOptions
 from eaglecpp.results import Chunk, Completion, TokenLogprob
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import end_all, live, while_there
-from eaglecpp.server.models import LoadedModel, server_of
+from eaglecpp.server.models import LoadedModel, owner_of, server_of
 from eaglecpp.server.shared import note_answer
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class Answer:
 
     started, deadline: start time and deadline of the request; load_ms: time to load the model, 0 if the model
         was already in memory
-    hides_cache: report no prompt token as cached, because cached tokens reveal other keys' prompts
+    n_own: maximum prompt tokens that may be reported as cached; None = no limit
     name: the model's name in the answer; blocks: thinking, content and tool calls, as in `AnswerReader`
     """
 
@@ -85,7 +85,7 @@ class Answer:
     started: float
     deadline: float | None
     load_ms: float
-    hides_cache: bool = False
+    n_own: int | None = None
     first_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -118,8 +118,8 @@ class Answer:
         eaglecpp's own.
         """
         timings = self.completion.timings.as_dict()
-        if self.hides_cache:
-            timings["prompt_n"], timings["reused_n"] = timings["prompt_n"] + timings["reused_n"], 0
+        if self.n_own is not None and (n_more := timings["reused_n"] - self.n_own) > 0:
+            timings["reused_n"], timings["prompt_n"] = self.n_own, timings["prompt_n"] + n_more
             seconds = timings["prompt_ms"] / 1000
             timings["prompt_per_second"] = timings["prompt_n"] / seconds if seconds else 0.0
         return timings | {
@@ -199,8 +199,9 @@ async def open_answer(request: Request, wanted: ServedRequest) -> AsyncIterator[
         stream = model.engine.stream(resolved, watch=wanted.show_drafts)
         async with stream, model.ending_late(stream.end_late):
             load_ms, model.load_ms = model.load_ms, 0.0
-            has_keys = len(server_of(request).config.keys) > 1
-            answer = Answer(model, wanted, resolved, stream, started, deadline, load_ms, has_keys)
+            answer = Answer(model, wanted, resolved, stream, started, deadline, load_ms)
+            if len(server_of(request).config.keys) > 1:
+                answer.n_own = model.texts.add(owner_of(request), answer.prompt.tokens)
             await stream.started(_PATIENCE_S)
             try:
                 yield answer
@@ -360,6 +361,9 @@ def _count(answer: Answer, request: Request) -> None:
     except ValueError:  # the generation has never received a slot
         metrics.add("generations_total", model=answer.model.name, reason="cancelled")
         return
+    if answer.n_own is not None:
+        text = [*answer.prompt.tokens, *answer.completion.tokens]
+        answer.model.texts.add(owner_of(request), text)
     metrics.count(answer.model.name, timings, reason, time.perf_counter() - answer.started)
     note_answer(request.scope, answer.model.name, timings)
 

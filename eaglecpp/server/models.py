@@ -40,7 +40,7 @@ from eaglecpp.references import ModelNameError, model_name, part_paths
 from eaglecpp.server.catalog import entry
 from eaglecpp.server.config import Preset, ServerConfig, means_path
 from eaglecpp.server.errors import ApiError, FieldError
-from eaglecpp.server.shared import Held, KeptResponses, Metrics, Work
+from eaglecpp.server.shared import Held, KeptResponses, Metrics, OwnTexts, Work
 from eaglecpp.store.content import file_state
 
 if TYPE_CHECKING:
@@ -195,6 +195,7 @@ class LoadedModel:
         self.load_ms = 1000 * (time.perf_counter() - started)
         self.is_pinned = config.is_pinned(self.name) and not key[-1]
         self.ends_late: set[Callable[[float], None]] = set()
+        self.texts = OwnTexts()
 
     @property
     def seconds_left(self) -> float | None:

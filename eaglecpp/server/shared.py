@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """State shared by requests. `Work`: the server's threads by purpose. `Held`: bytes of request bodies.
-`KeptResponses`: responses that later requests may continue. `Metrics`: counters of answers. Everything but
-the threads belongs to the event loop, so there are no locks.
+`KeptResponses`: responses that later requests may continue. `OwnTexts`: texts that each API key has sent and
+received. `Metrics`: counters of answers. Everything but the threads belongs to the event loop, so there are
+no locks.
 
 Work that blocks or takes longer than a few milliseconds runs in one of these threads, or in the threads that
 each engine has for prompts and vectors (`eaglecpp.engine.AsyncEngine`). So no kind of slow request delays the
@@ -10,10 +11,12 @@ other kinds.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.types import Scope
 
 from eaglecpp.server.errors import ApiError
@@ -95,6 +98,38 @@ class KeptResponses:
         if id in own:
             own.move_to_end(id)
         return own.get(id)
+
+
+class OwnTexts:
+    """The latest prompts and answers of each API key on one model, as tokens. An answer counts as cached only
+    the tokens that its own key has sent or received before. So the count reveals nothing about the prompts of
+    other keys.
+    """
+
+    N_MAX = 32
+
+    def __init__(self) -> None:
+        self._of: dict[str, deque[NDArray[np.int32]]] = {}
+
+    def add(self, owner: str, tokens: Sequence[int]) -> int:
+        """Adds a text of an owner. Returns the length in tokens of the text's longest common prefix with the
+        owner's earlier texts.
+        """
+        text = np.array(tokens, np.int32)
+        own = self._of.setdefault(owner, deque(maxlen=self.N_MAX))
+        lengths = [_n_equal(text, old) for old in own]
+        for old, n in [*zip(own, lengths, strict=True)]:
+            if n == len(old):  # the new text continues the old text
+                own = self._of[owner] = deque((other for other in own if other is not old), self.N_MAX)
+        own.append(text)
+        return max(lengths, default=0)
+
+
+def _n_equal(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
+    """Returns the length of the common prefix of two texts, in tokens."""
+    n = min(len(a), len(b))
+    differs = a[:n] != b[:n]
+    return int(differs.argmax()) if differs.any() else n
 
 
 _OF_ANSWERS = {

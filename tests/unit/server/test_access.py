@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +120,21 @@ def test_no_count_reveals_the_prompt_of_another_key(keyed: TestServer) -> None:
         cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
         return cached, *(answer["timings"][name] for name in ("cache_n", "reused_n", "prompt_n"))
 
-    first = ask("secret", 7)
-    assert first[:3] == (0, 0, 0) and first[3] > 10
-    assert ask("secret", 7) == ask("other", 7) == ask("other", 5) == first
+    assert ask("secret", 7)[:2] == (0, 0)
+    assert ask("secret", 7)[0] > 10, "a key's own prompt must count as cached"
+    assert ask("other", 4)[:2] == (0, 0)
+    right, wrong = ask("other", 7), ask("other", 5)
+    assert right == wrong and right[0] > 10
+
+
+def test_a_request_that_never_began_is_counted_for_no_key(store_root: Path, slow_rounds: None) -> None:
+    body = {"model": MODEL, "prompt": "x", "max_tokens": 400, "options": {"ignore_eos": True}}
+    with TestServer(keys=("a", "b"), n_parallel=1, request_s=3.0, preload=MODEL) as own:
+        with ThreadPoolExecutor() as pool:
+            posts = [
+                pool.submit(own.post, "/v1/completions", body, headers={"X-Api-Key": key}) for key in "ab"
+            ]
+        assert [post.result().status_code for post in posts] == [504, 504]
 
 
 @pytest.fixture(scope="module")
