@@ -13,8 +13,9 @@ class Assistant : public HeadSequence {
   public:
     Assistant(ModelDrafter & drafter, const SeqRange & range) : HeadSequence(drafter, range, /*owns_cells=*/false) {}
 
-    void commit(const HiddenStates & hidden_states, const Token *) override {
+    void commit(const HiddenStates & hidden_states, const Token * tokens) override {
         truncate(n_rows_);
+        for (int i = 0; i < hidden_states.n_rows; ++i) d_.vocabulary_.add(tokens[i]);
         n_rows_ += hidden_states.n_rows;
     }
     void add_commit(const Token * tokens, const HiddenStates & hidden_states) override;

@@ -47,9 +47,8 @@ class ModelSequence : public DraftSequence {
         if (owns_cells_) d_.cells_.truncate(range_, from);
     }
     void add_row(const Token * tokens, const HiddenStates & hidden_states, int at, bool has_output) {
-        const Token token = d_.own_token(tokens[at]);
-        d_.vocabulary_.add(token);
-        d_.batch_.add(token, n_rows_ + at + 1, range_, has_output, state_at(hidden_states, at));
+        d_.vocabulary_.add(tokens[at]);
+        d_.batch_.add(d_.own_token(tokens[at]), n_rows_ + at + 1, range_, has_output, state_at(hidden_states, at));
     }
 
     ModelDrafter & d_;

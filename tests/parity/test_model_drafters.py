@@ -5,19 +5,19 @@
 
 from __future__ import annotations
 
-import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import eaglecpp
 from eaglecpp.errors import MismatchError, UnsupportedError
-from helpers.models import installed_smollm2
 from helpers.stores import rename_token
-from helpers.tiny import make_target, prompt_ids
+from helpers.tiny import Weights, make_target, prompt_ids, write_tensors
 from helpers.tiny_arch import make_head_file, make_latent, make_with_assistant, make_with_head
+from helpers.tiny_tokenizer import CONTROL, Tokenizer
 
 CHAIN = "chain:3"
 STRATEGIES = ("auto", "chain:1", CHAIN, "tree:k=2,depth=3,nodes=6", "tree:k=8,depth=4,nodes=24")
@@ -102,16 +102,28 @@ def test_its_drafts_equal_llama_cpps(family: Family) -> None:
         assert (n_drafted, n_accepted) == pytest.approx(family.theirs, rel=0.02)
 
 
-def test_words_of_the_text_are_drafted_whatever_their_place_in_the_vocabulary(tmp_path: Path) -> None:
-    """Tests a drafter that computes only the likely rows of its head. The answer has rare words."""
-    target = installed_smollm2()
-    chat = [{"role": "user", "content": "Name five dinosaurs."}]
-    with eaglecpp.Engine.open(target, draft=shutil.copy(target, tmp_path), n_ctx=512) as engine:
-        answers = [engine.chat(chat, strategy=CHAIN, temperature=0.0, max_tokens=64) for _ in range(2)]
-        first, second = (answer.timings for answer in answers)
-        assert answers[0].tokens == answers[1].tokens and first.draft_n > 30
-        assert second.draft_n_accepted == second.draft_n
-        assert first.draft_n_accepted < first.draft_n or not engine.device_info["kernels"]
+def test_words_of_the_text_are_drafted_whatever_their_place_in_the_vocabulary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests heads of which only the likely rows are computed. The ids of all words are behind 33,000 unused
+    tokens. The engine knows no words at first, because nothing is drafted while it opens.
+    """
+    n, unused = len(CONTROL), [f"unused {i}" for i in range(33_000)]
+
+    def write(path: Path, spec: Any, known: Tokenizer, keys: dict[str, Any], weights: Weights) -> None:
+        at = {len(known.tokens): [n] * len(unused)}
+        wide = {name: np.insert(w, at.get(len(w), []), 0, axis=0) for name, w in weights.items()}
+        more = replace(known, tokens=[*known.tokens[:n], *unused, *known.tokens[n:]])
+        write_tensors(path, spec, more, keys, wide, dtype="Q8_0")
+
+    monkeypatch.setattr("helpers.tiny_arch.write_tensors", write)
+    monkeypatch.setattr("eaglecpp.engine.loading._MEASURE_S", 0.0)
+    head = (make_with_head(tmp_path, "hy_v3"), make_head_file(tmp_path, "hy_v3"))
+    for target, draft in (head, make_with_assistant(tmp_path)):
+        with eaglecpp.Engine.open(target, draft=draft, strategy=CHAIN, exact="off", **OPTIONS) as engine:
+            first, second = (engine.generate([33_200], max_tokens=60, **GREEDY).timings for _ in range(2))
+            assert second.draft_n_accepted > 0.2 * second.draft_n > 0
+            assert first.draft_n > second.draft_n or not engine.device_info["kernels"]
 
 
 def test_a_conversation_continues_and_goes_back(family: Family) -> None:
@@ -157,12 +169,9 @@ def test_drafts_of_a_small_model_are_accepted(small: Family) -> None:
     tokens. With shared noise, it also changes few of the sampled tokens.
     """
     with eaglecpp.Engine.open(small.target, draft=small.draft, strategy="chain:4", **OPTIONS) as engine:
-        assert engine.draft_info is not None and engine.draft_info["kind"] == "model"
         for sampling in ({"temperature": 0.0}, {"temperature": 0.8, "seed": 3}):
-            engine.clear()
             result = engine.generate(prompt_ids(30), max_tokens=100, ignore_eos=True, **sampling)
             assert result.timings.acceptance_length > 4.0, sampling
-            assert result.timings.rounds < 30, sampling
 
 
 def test_sibling_drafts_are_accepted(small: Family) -> None:
@@ -170,7 +179,6 @@ def test_sibling_drafts_are_accepted(small: Family) -> None:
     with eaglecpp.Engine.open(small.target, draft=small.draft, n_draft_max=64, **OPTIONS) as engine:
         lengths = []
         for strategy in ("chain:4", "tree:k=4,depth=4,nodes=30"):
-            engine.clear()
             result = engine.generate(prompt_ids(30), max_tokens=120, strategy=strategy, **options)
             lengths.append(result.timings.acceptance_length)
     assert lengths[1] > lengths[0] + 0.1
@@ -204,8 +212,7 @@ def test_a_vocabulary_with_one_other_token_is_refused(small: Family, tmp_path: P
 def test_a_target_without_heads_is_refused(small: Family, tmp_path: Path) -> None:
     mixture = make_latent(tmp_path).target
     for target, draft in ((small.target, small.target), (mixture, "mtp")):
-        match = rf"{target.name}: .*no heads for multi-token prediction \(MTP\)"
-        with pytest.raises(UnsupportedError, match=match):
+        with pytest.raises(UnsupportedError, match=rf"{target.name}: .*no heads for multi-token prediction"):
             eaglecpp.Engine.open(target, draft=draft, **OPTIONS)
 
 
@@ -223,9 +230,7 @@ def test_an_incomplete_head_is_refused(tmp_path: Path, tensor: str) -> None:
 def test_heads_of_another_model_are_refused(tmp_path: Path) -> None:
     target, assistant = make_with_assistant(tmp_path)
     other = make_head_file(tmp_path, "hy_v3")
-    with pytest.raises(
-        MismatchError, match=r"head-hy_v3.gguf cannot draft for .*target-gemma4.gguf: its heads"
-    ):
+    with pytest.raises(MismatchError, match=r"hy_v3.gguf cannot draft for .*target-gemma4.gguf: its heads"):
         eaglecpp.Engine.open(target, draft=other, **OPTIONS)
     with pytest.raises(MismatchError, match=r"assistant-gemma4.gguf cannot draft for .*'hy_v3'"):
         eaglecpp.Engine.open(make_with_head(tmp_path, "hy_v3"), draft=assistant, **OPTIONS)
