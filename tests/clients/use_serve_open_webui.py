@@ -52,7 +52,8 @@ def web_ui(url: str, *, over_openai: bool) -> Iterator[str]:
             "OFFLINE_MODE": "True",
             "HF_HUB_OFFLINE": "1",
             "DO_NOT_TRACK": "True",
-            "SCARF_NO_ANALYTICS": "True",
+            # The descriptions of its own tools are longer than the context of the demo model.
+            "DEFAULT_MODEL_METADATA": '{"capabilities": {"builtin_tools": false}}',
         }
         program = Path(sys.executable).with_name("open-webui")
         command = [str(program), "serve", "--host", "127.0.0.1", "--port", str(port)]
