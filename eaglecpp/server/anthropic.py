@@ -119,7 +119,7 @@ def _result(block: Mapping[str, Any], where: str) -> Message:
 
 
 def _said(role: str, blocks: list[Any], where: str) -> list[Message]:
-    thoughts = [str(block.get("thinking", "")) for block in blocks if _kind(block) == "thinking"]
+    thoughts = [str(block.get("thinking") or "") for block in blocks if _kind(block) == "thinking"]
     others = ("tool_use", "thinking", "redacted_thinking")
     calls = [
         {"id": block.get("id"), "function": {"name": block.get("name"), "arguments": block.get("input")}}

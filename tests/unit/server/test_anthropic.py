@@ -95,11 +95,14 @@ def test_a_thought_is_a_signed_block(server: TestServer, thinker: str) -> None:
 TEXTS = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
 
 
-@pytest.mark.parametrize("place", ["user", "tool_result"])
+@pytest.mark.parametrize("place", ["user", "tool_result", "empty_thought"])
 def test_blocks_are_read_as_their_text(server: TestServer, thinker: str, place: str) -> None:
     def messages(content: Any) -> list[Any]:
         if place == "user":
             return [turn(content)]
+        if place == "empty_thought":
+            thoughts = [{"type": "thinking", "thinking": None}] if isinstance(content, list) else []
+            return [turn("Hello"), turn([*thoughts, *TEXTS], "assistant"), turn("More")]
         result = {"type": "tool_result", "tool_use_id": "c1", "content": content}
         return [turn("Hello"), turn([CALL], "assistant"), turn([result])]
 
