@@ -54,7 +54,8 @@ def counted(engine, **options):
     options = {"max_tokens": 60, "temperature": 0.0, "ignore_eos": True} | options
     prompt = [5 + i % 90 for i in range(1100)]
     first = read().distinct_graphs
-    engine.generate(prompt, **options)  # the sizes of this generation
+    for more in ([], [9]):  # the sizes of a first prompt, and of a prompt that begins with it
+        engine.generate([*prompt, *more], **options)
     before = read()
     done = engine.generate([*prompt, 7], **options)
     after = read()
@@ -196,9 +197,9 @@ def test_bytes_up(counted: dict[str, Any]) -> None:
     assert counted["tree"]["bytes_up"] - of_target < (3.2 * 3 + 12) * 4 * WIDTH + 50_000
 
 
-def test_few_graphs_and_none_after_the_first_answer(counted: dict[str, Any]) -> None:
-    """Tests that graphs are built only in the first answer: for the prompt, for trees, for commits of one to
-    four rows, and for draft steps.
+def test_few_graphs_and_none_after_two_answers(counted: dict[str, Any]) -> None:
+    """Tests that graphs are built only in the first two answers: for prompts, for trees, for commits of one
+    to four rows, and for draft steps.
     """
     assert counted["tree"]["graphs_first"] <= 10
     assert counted["tree"]["graphs_later"] <= 2  # the last tree of an answer is smaller than the other trees
