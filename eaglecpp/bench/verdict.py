@@ -66,35 +66,38 @@ class Verdict:
 
     def _sentences(self) -> Iterator[str]:
         """Yields a sentence on drafting if there is a drafter, and on the kernels if they were measured."""
+        if self.n_rows:
+            yield self._on_drafting()
+        if self.kernels is not None:
+            times = f"{self.kernels:.1f} times as fast as llama.cpp's own"
+            yield f"eaglecpp's kernels make target-only decoding {times}."
+
+    def _on_drafting(self) -> str:
         answered = [gain for gain in (self.greedy, self.sampled) if gain is not None]
         longer = f"{self.row_cost:.1f} times as long as" if self.row_cost >= PAYS else "no longer than"
         cost = f"checking {self.n_rows} tokens at once takes {longer} one token on this machine"
-        if self.n_rows and not (self.tokens > PAYS if answered else self.speed >= 1.0):
+        if not (self.tokens > PAYS if answered else self.speed >= 1.0):
             does = "does" if answered else "should"
             need = "drafting would pay if more of its tokens were accepted"
             if self.most >= 1:
                 need = f"with this drafter, drafting pays below {self.most:.1f} times"
-            yield f"Drafting {does} not pay here, so auto leaves it off: {cost}; {need}."
-        elif self.n_rows and answered:
-            begin = "Drafting pays here" if self.pays else "Drafting makes little difference here"
-            speeds = f"{answered[0].speed:.1f} times"
-            if len(answered) == 2:
-                speeds = f"{answered[0].speed:.1f} times (greedy) and {answered[1].speed:.1f} times (sampled)"
-            n_answers = sum(gain.n_answers for gain in answered)
-            where = f"the last {n_answers} answers" if n_answers > 1 else "the last answer"
-            yield (
-                f"{begin}: {speeds} the speed of target-only decoding in {where}, with an acceptance length "
-                f"of {self.tokens:.1f}; {cost}."
-            )
-        elif self.n_rows:
+            return f"Drafting {does} not pay here, so auto leaves it off: {cost}; {need}."
+        if not answered:
             begin = "Drafting should make little difference here"
             if self.pays:
                 speed = f"about {self.speed:.1f} times the speed of target-only decoding"
                 begin = f"Drafting should pay here, with {speed}"
-            yield f"{begin}: {cost}. With this drafter, each check gives about {self.tokens:.1f} tokens."
-        if self.kernels is not None:
-            times = f"{self.kernels:.1f} times as fast as llama.cpp's own"
-            yield f"eaglecpp's kernels make target-only decoding {times}."
+            return f"{begin}: {cost}. With this drafter, each check gives about {self.tokens:.1f} tokens."
+        begin = "Drafting pays here" if self.pays else "Drafting makes little difference here"
+        speeds = f"{answered[0].speed:.1f} times"
+        if len(answered) == 2:
+            speeds = f"{answered[0].speed:.1f} times (greedy) and {answered[1].speed:.1f} times (sampled)"
+        n_answers = sum(gain.n_answers for gain in answered)
+        where = f"the last {n_answers} answers" if n_answers > 1 else "the last answer"
+        return (
+            f"{begin}: {speeds} the speed of target-only decoding in {where}, with an acceptance length "
+            f"of {self.tokens:.1f}; {cost}."
+        )
 
 
 def verdict_of(engine: Engine) -> Verdict:

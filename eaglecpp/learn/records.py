@@ -3,8 +3,7 @@
 
 Answers are recorded only with the option `learn`, and are never sent anywhere. A record has the tokens of a
 prompt and its answer. Like saved conversations, records can be read by anyone who can read the user's files.
-The records are one table of an SQLite file. Several
-processes may write to the file at the same time.
+The records are one table of an SQLite file. Several processes may write to the file at the same time.
 """
 
 from __future__ import annotations

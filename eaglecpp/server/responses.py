@@ -220,7 +220,7 @@ _ITEM_NAMES = {
     "custom": _ItemNames("custom_tool_call", "ctc", "input", "custom_tool_call_input"),
 }
 _UNCHANGED = ("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "temperature", "top_p")
-"""Fields that a response takes from its request as they are."""
+"""Fields that a response copies from its request."""
 ServerEvent = tuple[str, dict[str, Any]]
 """Name and fields of an event that the server sends."""
 
