@@ -115,7 +115,7 @@ def test_a_damaged_file_loses_no_new_answer(tmp_path: Path, caplog: pytest.LogCa
 def test_processes_record_answers_at_the_same_time(tmp_path: Path) -> None:
     learning = Learning(tmp_path / "one")
     with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(keep, [learning] * 90, range(90)))
+        list(pool.map(learning.keep, map(answer, range(90)), [8] * 90))
     assert len(learning.records()) == 90
 
 
