@@ -254,14 +254,11 @@ void round_row(const KernelTable & table, const ggml_tensor * op, int64_t row, u
 static uint8_t * round_rows(const KernelTable & table, const ComputeParams & params, const ggml_tensor * op) {
     const int64_t n_rows = ggml_nrows(op->src[1]);
     uint8_t * rounded = rounded_rows(params);
-    if (rounds_privately(op)) {
-        rounded += params.ith * n_rows * table.row_bytes(op->src[0]->ne[0]);
-        for (int64_t i = 0; i < n_rows; ++i) round_row(table, op, i, rounded);
-    } else {
-        const auto [first, end] = share(n_rows, params.ith, params.nth);
-        for (int64_t i = first; i < end; ++i) round_row(table, op, i, rounded);
-        barrier(params);
-    }
+    const bool is_own = rounds_privately(op);
+    if (is_own) rounded += params.ith * n_rows * table.row_bytes(op->src[0]->ne[0]);
+    const auto [first, end] = is_own ? std::pair<int64_t, int64_t>(0, n_rows) : share(n_rows, params.ith, params.nth);
+    for (int64_t i = first; i < end; ++i) round_row(table, op, i, rounded);
+    if (!is_own) barrier(params);
     return rounded;
 }
 
