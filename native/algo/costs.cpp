@@ -161,18 +161,19 @@ void StepCosts::learn_speed(double raw) {
     n_residuals_ = 0;
 }
 
-void StepCosts::set_saved(int bucket, double ms) {
-    entries_[bucket].restart(ms, false);
-    prices_[bucket] = entries_[bucket].price();
-    guess_prices();
-}
-
-void StepCosts::forget_implausible() {
-    if (empty()) return;
-    for (int b = 1; b < n_buckets; ++b) {
-        if (prices_[b] > 2.0 * bucket_rows[b] * prices_[0]) entries_[b] = {};
+void StepCosts::set_saved(const std::vector<double> & saved) {
+    for (size_t i = 0; i < saved.size(); i += 2) {
+        const int b = bucket_of((int)saved[i]);
+        entries_[b].restart(saved[i + 1], false);
+        prices_[b] = saved[i + 1];
     }
-    guess_prices();
+    for (int b = 1; b < n_buckets; ++b) {
+        for (int c = 0; c < n_buckets; ++c) {
+            const int n_batches = (bucket_rows[b] + bucket_rows[c] - 1) / bucket_rows[c];
+            if (entries_[c].n > 0 && prices_[b] > (c < b ? 2.0 : 1.25) * n_batches * prices_[c]) entries_[b] = {};
+        }
+    }
+    if (!saved.empty()) guess_prices();
 }
 
 // Guesses the prices of unmeasured batch sizes: the prior curve, scaled to the largest smaller measured size, or to the
@@ -307,10 +308,9 @@ bool CostTable::set_state(const LearnedState & state) {
         if (!costs || v.size() % 2 != 0) return false;
         for (size_t i = 0; i < v.size(); i += 2) {
             if (!(v[i] >= 1.0 && v[i] <= 1e6) || !is_price(v[i + 1])) return false;
-            costs->set_saved(StepCosts::bucket_of((int)v[i]), v[i + 1]);
         }
+        costs->set_saved(v);
     }
-    loaded.verify_.forget_implausible();
     *this = loaded;
     return true;
 }

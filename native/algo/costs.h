@@ -111,12 +111,11 @@ class StepCosts {
 
     // Returns the price of a bucket for the saved state, without the slowdown; 0 = unknown.
     double saved_ms(int bucket) const { return entries_[bucket].n_samples() > 0 ? prices_[bucket] : 0.0; }
-    void set_saved(int bucket, double ms);
 
-    // Makes the prices of steps that cost more than twice as much as their rows one by one unknown. Such prices were
-    // measured while the machine was busy, but a single row was measured again later. Two rows of a target with experts
-    // can cost three times as much as one row.
-    void forget_implausible();
+    // Sets prices of a saved state: pairs of a number of rows and ms. Ignores prices from a busy machine: more than
+    // twice the time of smaller batches with the same rows, or more than 1.25 times the time of one larger batch. Two
+    // rows of a target with experts can cost three times as much as one row.
+    void set_saved(const std::vector<double> & saved);
 
   private:
     static constexpr int n_kept = 15;  // samples kept per bucket
