@@ -54,7 +54,8 @@ def _finite(text: str) -> float:
     return value if math.isfinite(value) else _refuse(text)
 
 
-_JSON = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
+# Not strict, because small models write line breaks in texts without an escape.
+_JSON = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite, strict=False)
 _BETWEEN = re.compile(r"(?:[\s;,]|```(?:json)?)*+")
 
 
@@ -166,7 +167,8 @@ def _gemma_json(match: re.Match[str]) -> str:
     if quoted is not None or key is not None:
         return json.dumps(key.strip() if quoted is None else quoted)
     is_json = bare is None or _BARE_JSON.fullmatch(bare) is not None
-    return match[0] if is_json else json.dumps(bare.strip())
+    # The template prints null as None.
+    return match[0] if is_json else json.dumps({"None": None}.get(bare.strip(), bare.strip()))
 
 
 def _write_gemma(value: Any) -> str:
@@ -223,7 +225,12 @@ def _python_value(text: str, at: int) -> tuple[Any, int]:
 
 
 def _python_literal(text: str) -> Any:
-    """Returns the value of a Python literal. Raises ValueError."""
+    """Returns the value of a Python literal, whose texts may contain line breaks. Raises ValueError."""
+
+    def escaped(one: re.Match[str]) -> str:
+        return one[0].replace("\n", "\\n").replace("\r", "\\r") if one[0][0] in "'\"" else one[0]
+
+    text = _PYTHON_TOKEN.sub(escaped, text)
     try:
         return _JSON.decode(json.dumps(ast.literal_eval(text)))
     except (TypeError, SyntaxError, MemoryError, RecursionError) as error:
@@ -478,7 +485,7 @@ def _alternatives(schema: Any, root: Mapping[str, Any]) -> list[Mapping[str, Any
 
 def referred(root: Any, reference: Any) -> Any:
     """Returns the part of a JSON schema that a "$ref" names; None if the schema lacks this part."""
-    if not isinstance(reference, str) or not reference.startswith("#"):
+    if not isinstance(reference, str) or not re.match("#(/|$)", reference):
         return None
     for part in urllib.parse.unquote(reference).split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")

@@ -24,7 +24,7 @@ from eaglecpp.chat.reader import AnswerReader, Reader
 from eaglecpp.chat.template import ChatTemplate, Rendered
 from eaglecpp.chat.think_budget import ThinkBudget
 from eaglecpp.chat.turns import Accepted, accepted, fold_system, lead_system
-from eaglecpp.errors import ContextFullError, InvalidTypeError, UnsupportedError
+from eaglecpp.errors import ContextFullError, InvalidTypeError, TemplateError, UnsupportedError
 
 if TYPE_CHECKING:
     from eaglecpp.engine.infill import Infill
@@ -164,7 +164,11 @@ class ChatCodec:
             # `self._calls` is only read if needed, because finding the formats may probe another template.
             forms = self._calls if has_calls else (HERMES,)
             taken = accepted(messages, options.tools, template.takes, forms)
-            rendered = self._rendered(template, taken, options)
+            try:
+                rendered = self._rendered(template, taken, options)
+            except TemplateError:  # some templates cannot print some tools: Hermes 3 a parameter of type null
+                taken = accepted(messages, options.tools, replace(template.takes, tools=False), forms)
+                rendered = self._rendered(template, taken, options)
             head = taken.messages[0] if taken.messages else None
             if head is not None and head.role == Role.SYSTEM and head.content.strip() not in rendered.text:
                 taken, rendered = self._with_system(template, taken, rendered, options)

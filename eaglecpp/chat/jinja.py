@@ -107,7 +107,8 @@ def _ask(name: str, value: Any, *others: Any, **named: Any) -> None:
     if name == "format" and _WIDE.search(as_text(value).replace("{{", "")):
         raise stopped("a format has a width above 999, or takes its width from a value")
     if name in _GROWING.split():
-        n = _size(value, name) * max(1, sum(_size(one, name) for one in arguments))
+        own = as_text(value) if isinstance(value, int) else value  # only an argument may be a width
+        n = _size(own, name) * max(1, sum(_size(one, name) for one in arguments))
         if n > bounds.MAX_PRODUCT:
             raise stopped(f"{name} may take {n} steps; the maximum is {bounds.MAX_PRODUCT}")
     if name in _TAKING_APART.split() and isinstance(value, str):
@@ -138,6 +139,13 @@ def _operator(sign: str, left: Any, right: Any) -> None:
     for one, other in ((left, right), (right, left)):
         if sign == "*" and isinstance(one, str | list | tuple) and isinstance(other, int):
             chars(len(one) * max(other, 0))
+
+
+def _added(value: Any) -> Any:
+    """Returns an operand that is appended to a text: a scalar as text, nothing for a missing value."""
+    if value is None or isinstance(value, Undefined):
+        return ""
+    return as_text(value) if isinstance(value, int | float) else value
 
 
 def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -267,6 +275,9 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         _operator(operator, left, right)
+        # Like llama.cpp. gpt-oss appends a number to a text, Command R+ a description that is undefined.
+        if operator == "+" and isinstance(left, str) != isinstance(right, str):
+            left, right = (_added(one) for one in (left, right))
         return made(super().call_binop(context, operator, left, right))
 
 

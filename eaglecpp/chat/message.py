@@ -103,7 +103,7 @@ class Message:
         role = message.get("role")
         if not isinstance(role, str) or not role:
             raise InvalidValueError(f"message: expected a role, found {role!r}")
-        calls = message.get("tool_calls") or ()
+        calls = message.get("tool_calls") or [{"function": f} for f in [message.get("function_call")] if f]
         if not isinstance(calls, list | tuple):
             raise InvalidValueError(f"message: tool_calls must be a list, found {type(calls).__name__}")
         thinking = (message.get(key) for key in ("thinking", "reasoning_content", "reasoning"))

@@ -301,7 +301,7 @@ def test_a_started_thought_is_continued(engine: Engine, family: Family) -> None:
 # Results of tool calls
 
 
-CALLED = Message("assistant", "", "", (ToolCall("lamp", {"on": True}, "call_0123abcd"),
+CALLED = Message("assistant", "", "", (ToolCall("lamp", {"on": True, "ms": 1764525600000}, "call_0123abcd"),
                                        ToolCall("bell", {}, "call_4567abcd")))  # fmt: skip
 RESULTS = (Message("tool", "it is on", tool_call_id="call_0123abcd"),
            Message("tool", "it rang", tool_call_id="call_4567abcd"))  # fmt: skip
@@ -316,8 +316,17 @@ def test_parallel_calls_and_results_come_back(engine: Engine, family: Family) ->
     reply = [text.index(part) for part in ("light?", "it is on", "it rang")]
     assert reply == sorted(reply)
     rest = text[reply[0] :]
-    assert "lamp" in rest and "bell" in rest and rest.lower().count("true") == 1
+    assert "lamp" in rest and "bell" in rest and "1764525600000" in rest and rest.lower().count("true") == 1
     assert rendered(engine, family, CALLED, *RESULTS, tools=()), "the history must render without tools too"
+
+
+def test_tools_that_a_template_cannot_print_are_described(engine: Engine) -> None:
+    """Hermes 3's template, for example, cannot print a parameter that may be null."""
+    text = "{% for t in tools or [] %}{{ t.function.name }}{% if t.function.parameters.properties.on %}"
+    text += "{{ raise_exception('nested') }}{% endif %}{% endfor %}{{ messages[0].content }}"
+    chat = engine.shared.chat.with_template(text)
+    described = [chat.render(QUESTION, PromptOptions([tool]))[1].describes for tool in (BELL, LAMP)]
+    assert described == [False, True]
 
 
 def test_a_system_prompt_that_is_printed_in_some_conversations_only_is_never_lost(engine: Engine) -> None:

@@ -146,6 +146,9 @@ FILLED = {"description": "", "parameters": {"type": "object", "properties": {}}}
 F = {"type": "function", "function": {"name": "f", **FILLED}}
 
 
+NUMBERS = {"properties": {"n": {"enum": [1], "default": 1}, "ms": {"type": "integer", "default": 10**12}}}
+
+
 def reply(messages: list[Message]) -> list[tuple[str, str]]:
     return [(message.role, message.content) for message in messages]
 
@@ -164,7 +167,9 @@ def test_an_accepted_conversation_is_not_changed() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in TEMPLATES.glob("*.jinja")))
-@pytest.mark.parametrize("given", [{}, {"description": "d"}, {"parameters": {"type": "object"}}], ids=str)
+@pytest.mark.parametrize(
+    "given", [{}, {"description": "d"}, {"parameters": {"type": "object"}}, {"parameters": NUMBERS}], ids=str
+)
 def test_a_tool_needs_no_description_and_no_parameters(name: str, given: dict[str, Any]) -> None:
     template = family_template(name)
     function = {"name": "get_time", **given}

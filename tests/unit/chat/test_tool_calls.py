@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from eaglecpp.chat.call_syntax import Tools
 from eaglecpp.chat.formats import GPT_OSS, HERMES, KNOWN, CallFormat, Layout, formats_of, layout_of
-from eaglecpp.chat.message import ToolCall
+from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.chat.reader import Reader
 from helpers.chat_templates import call_formats
 
@@ -193,6 +193,7 @@ def test_values_without_quotes_have_the_schemas_type(write: Callable[..., str], 
 def test_values_of_gemma_are_read_to_any_depth() -> None:
     text = '<|tool_call>call:save{a key:[{b:<|"|>x,y} "q"<|"|>},[1,-0.5],null],on:false}<tool_call|>'
     meant = {"a key": [{"b": 'x,y} "q"'}, [1, -0.5], None], "on": False}
+    assert read_typed(text.replace("null", "None"), "<|tool_call>") == ("", [meant]), "as the template prints"
     assert read_typed(text, "<|tool_call>") == ("", [meant])
     assert read_typed("<|tool_call>call:save{a:[}<tool_call|>", "<|tool_call>")[1] == []
 
@@ -275,7 +276,9 @@ def test_calls_of_the_history_are_written_like_they_are_read(form: CallFormat) -
     assert read_back == [(call.name, call.arguments) for call in calls]
 
 
-def test_a_number_of_any_length_is_read() -> None:
+def test_a_number_of_any_length_and_a_line_break_in_json_are_read() -> None:
+    text = '<tool_call>{"name": "f", "arguments": {"a": "x\n\ty"}}</tool_call>'
+    assert read(text) == ("", [ToolCall("f", {"a": "x\n\ty"})])
     assert read_typed(qwen(n="1" * 400), QWEN) == ("", [{"n": int("1" * 400)}])
 
 
@@ -350,8 +353,9 @@ def test_python_calls_may_contain_any_text() -> None:
     for inner, arguments in (
         ('s="weather in Paris (France)"', {"s": "weather in Paris (France)"}),
         ('s="a", b=true, c=null', {"s": "a", "b": True, "c": None}),
-        ("s='it\\'s', b=[1, True]", {"s": "it's", "b": [1, True]}),
+        ("s='it\\'s', b=[1,\n True]", {"s": "it's", "b": [1, True]}),
         ('arg={"x": null}', {"arg": {"x": None}}),
+        ('s=\'a\n"b"\', t="\n"', {"s": 'a\n"b"', "t": "\n"}),
     ):
         text = f"<|tool_call_start|>[get-docs({inner})]<|tool_call_end|>Checking it."
         assert read(text, lfm2) == ("Checking it.", [ToolCall("get-docs", arguments)])
@@ -366,8 +370,9 @@ def test_a_json_answer_that_is_not_a_call_is_not_withheld() -> None:
 
 @pytest.mark.parametrize("arguments", ["", "null", "{}", "[]", None, {}])
 def test_a_call_without_arguments_is_accepted_in_any_form(arguments: object) -> None:
-    call = {"id": "c", "function": {"name": "now", "arguments": arguments}}
-    assert ToolCall.from_dict(call) == ToolCall("now", {}, "c")
+    function = {"name": "now", "arguments": arguments}
+    for calls in ({"tool_calls": [{"function": function}]}, {"function_call": function}):
+        assert Message.from_dict({"role": "assistant", **calls}).tool_calls == (ToolCall("now"),)
 
 
 def test_an_end_without_a_beginning_is_left_out_and_the_text_after_it_is_shown() -> None:
