@@ -57,11 +57,7 @@ def resolve_grammar(
         )
     if grammar:
         return grammar if isinstance(grammar, Lark) else _from_gbnf(grammar)
-    kind, schema, strict = (
-        _format(response_format) if response_format else ("json_schema", json_schema, False)
-    )
-    if kind == "json_object" and not schema:
-        schema = {"type": "object"}
+    schema, strict = read_format(response_format) if response_format else (json_schema, False)
     return _from_schema(schema, strict) if schema else None
 
 
@@ -94,6 +90,10 @@ _NOT_SCHEMAS = {"enum", "const", "default", "examples", "required", "type"}
 _SIZES = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _MAY_LOOK_AROUND = re.compile(r"\\[1-9bB]|\(\?<?[=!]|.[$^].", re.DOTALL)
 _IS_BEYOND = re.compile("look-?around|backreferences|disjoint")
+_LOOKAROUND = re.compile(r"\(\?<?[=!][^()]*\)(?![*+?{])")
+_INT64 = 9223372036854774784  # the largest number below 2^63 that a double represents
+_BOUNDS = ((-1, "minimum", "exclusiveMinimum"), (1, "maximum", "exclusiveMaximum"))
+_LONGEST = {"time": 24, "date-time": 35, "duration": 24}  # characters, with nine digits of a second
 _WHITESPACE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
@@ -129,6 +129,7 @@ class _Schema:
         self._multiples: set[int] = set()
         self._joined: set[int] = set()
         self._n_ways: dict[int, int] = {}
+        self._bases: dict[int, Any] = {}  # the schema in which the "$ref" of a schema is looked up
 
     def prepare(self) -> None:
         """Changes the schema in place. Raises GrammarError above a limit."""
@@ -154,7 +155,7 @@ class _Schema:
             return 1
         if id(schema) not in self._n_ways:
             self._n_ways[id(schema)] = 1  # a schema that refers to itself ends the recursion here
-            n = self._ways(referred(self._root, schema.get("$ref")))
+            n = self._ways(self._referred(schema))
             for key in _COMBINED:
                 parts = schema.get(key)
                 each = [self._ways(part) for part in parts] if isinstance(parts, list) else []
@@ -162,11 +163,16 @@ class _Schema:
             self._n_ways[id(schema)] = n
         return self._n_ways[id(schema)]
 
+    def _referred(self, schema: dict[str, Any]) -> Any:
+        return referred(self._bases.get(id(schema), self._root), schema.get("$ref"))
+
     def _all(self) -> Iterator[dict[str, Any]]:
-        waiting, n = [(self._root, 0)], 0
+        waiting, n = [(self._root, 0, self._root)], 0
         while waiting:
-            schema, depth = waiting.pop()
+            schema, depth, base = waiting.pop()
             n += 1
+            base = schema if "$id" in schema else base
+            self._bases[id(schema)] = base
             _check("schemas", "JSON schema", n, SCHEMA_NODES)
             _check("levels of nested schemas", "JSON schema", depth, SCHEMA_DEPTH)
             yield schema
@@ -177,7 +183,7 @@ class _Schema:
                     continue
                 for part in inner:
                     parts = part if isinstance(part, list) else [part]
-                    waiting += [(item, depth + 1) for item in parts if isinstance(item, dict)]
+                    waiting += [(item, depth + 1, base) for item in parts if isinstance(item, dict)]
 
     def _count(self, key: str, value: Any) -> None:
         if key == "pattern":
@@ -204,12 +210,13 @@ class _Schema:
                 continue
             self._joined.add(id(node))
             parts = [part for key in _COMBINED if isinstance(node.get(key), list) for part in node[key]]
-            parts.append(referred(self._root, node.get("$ref")))
+            parts.append(self._referred(node))
             waiting += [part for part in parts if isinstance(part, dict)]
 
     def _complete(self, schema: dict[str, Any]) -> None:
         if not self._strict:
             _loosen(schema)
+        _bound(schema)
         if id(schema) in self._joined:
             return
         if not schema.keys() & {"type", "$ref", "enum", "const", "not", *_COMBINED}:
@@ -223,24 +230,42 @@ class _Schema:
             schema["additionalProperties"] = False
 
 
-def _loosen(schema: dict[str, Any]) -> None:
-    """Removes patterns that llguidance does not support: lookaround, backreferences, and property patterns
-    that may match the same name. Properties with a removed pattern are allowed under any name.
+def _bound(schema: dict[str, Any]) -> None:
+    """Limits integers, and bounds of numbers, to 64 bits, and texts of times to nine digits of a second.
+    llguidance refuses larger bounds, and small models may repeat a digit until the context is full.
     """
-    pattern, names = schema.get("pattern"), schema.get("patternProperties")
-    if _MAY_LOOK_AROUND.search(str(pattern)) and _is_beyond({"type": "string", "pattern": pattern}):
-        del schema["pattern"]
+    is_integer = schema.get("type") == "integer" and not schema.keys() & {"enum", "const"}
+    for sign, *keys in _BOUNDS:
+        for key in schema.keys() & {*keys} or (keys[:1] if is_integer else ()):
+            value = schema.get(key, sign * math.inf)
+            if isinstance(value, int | float) and sign * value > _INT64:
+                schema[key] = sign * _INT64
+    if longest := _LONGEST.get(str(schema.get("format"))):
+        schema.setdefault("maxLength", longest)
+
+
+def _loosen(schema: dict[str, Any]) -> None:
+    """Removes what llguidance does not support: lookaround in a pattern, patterns with backreferences, and
+    property patterns that may match the same name. Properties with a removed pattern are allowed under any
+    name.
+    """
+    pattern, names = str(schema.get("pattern")), schema.get("patternProperties")
+    if _MAY_LOOK_AROUND.search(pattern) and _IS_BEYOND.search(_problem(pattern=pattern)):
+        schema["pattern"] = _LOOKAROUND.sub("", pattern)
+        if _problem(pattern=schema["pattern"]):
+            del schema["pattern"]
         schema.setdefault("type", "string")
     keys = dict.fromkeys(names, True) if isinstance(names, dict) else {}
-    if keys and _is_beyond({"type": "object", "patternProperties": keys}):
+    if keys and _IS_BEYOND.search(_problem(patternProperties=keys)):
         others = [schema.get("additionalProperties", False), *schema.pop("patternProperties").values()]
         schema["additionalProperties"] = {"anyOf": others}
 
 
-def _is_beyond(schema: dict[str, Any]) -> bool:
+def _problem(**schema: Any) -> str:
+    """Returns the reason for which llguidance refuses a schema; "" for a valid schema."""
     from llguidance import LLMatcher
 
-    return bool(_IS_BEYOND.search(LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(schema))))
+    return str(LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(schema)))
 
 
 # --- GBNF -----------------------------------------------------------------------------------------------
@@ -252,6 +277,7 @@ _GBNF = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _CHAR = re.compile(r"\\(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)|[^\\]", re.DOTALL)
+_RANGE = re.compile(r"(\\?.)(?:-(\\?.))?", re.DOTALL)
 _ESCAPED = {"t": "\t", "r": "\r", "n": "\n"} | {char: char for char in '\\"[]-'}
 
 
@@ -298,7 +324,8 @@ class _Gbnf:
             elif found == "::=":
                 self._defined.add(last)
             elif kind == "times":
-                self._check_times(found)
+                n_times = max(int(number) for number in re.findall("[0-9]+", found))
+                _check("repetitions", "grammar", n_times, GRAMMAR_REPETITIONS)
             elif kind == "text":
                 found = f'"{"".join(map(_written, self._chars(found, at)))}"'
             elif found == ".":
@@ -323,16 +350,6 @@ class _Gbnf:
             f"the grammar does not parse: line {line}, column {column}: expected {expected}, found {found}"
         )
 
-    def _check_times(self, found: str) -> None:
-        numbers = [int(number) for number in re.findall("[0-9]+", found)]
-        _check("repetitions", "grammar", max(numbers), GRAMMAR_REPETITIONS)
-        if numbers[-1] == 0:
-            raise GrammarError(f"the grammar: {found} never matches; remove the repeated element")
-        if numbers != sorted(numbers):
-            raise GrammarError(
-                f"the grammar: {found} has a minimum of {numbers[0]} above its maximum of {numbers[1]}"
-            )
-
     def _chars(self, quoted: str, at: int) -> list[str]:
         """Returns the characters between quotes or brackets, with escapes decoded. A backslash stays in front
         of a character that needs it.
@@ -351,21 +368,15 @@ class _Gbnf:
         return chars
 
     def _set(self, found: str, at: int) -> str:
-        chars = self._chars(found, at)
-        is_not = chars[:1] == ["^"]
-        chars = chars[is_not:]
-        if not chars:
-            raise self._wrong(at, "a class with at least one character")
+        text = "".join(self._chars(found, at))
+        is_not = text.startswith("^")
         ranges = []
-        while chars:
-            low = chars.pop(0)
-            ranges.append(_written(low))
-            if len(chars) > 1 and chars[0] == "-":
-                high = chars[1]
-                if high[-1] < low[-1]:
-                    raise self._wrong(at, "a range in ascending order")
-                ranges[-1] += f"-{_written(high)}"
-                del chars[:2]
+        for low, high in _RANGE.findall(text[is_not:]):
+            if high and high[-1] < low[-1]:
+                raise self._wrong(at, "a range in ascending order")
+            ranges.append(_written(low) + (f"-{_written(high)}" if high else ""))
+        if not ranges:
+            raise self._wrong(at, "a class with at least one character")
         return f"[{'^' * is_not}{''.join(ranges)}]"
 
 
@@ -378,23 +389,17 @@ def _written(char: str) -> str:
     return bare if is_plain else f"\\x{ord(bare):02x}"
 
 
-def _format(response_format: Any) -> tuple[Any, Any, bool]:
-    """Returns the type of a `response_format`, its schema or None, and whether the whole schema must be
-    enforced (`strict`).
+def read_format(value: Any, name: str = "response_format") -> tuple[Any, bool]:
+    """Returns the schema of a `response_format`, None for text, and whether the whole schema must be enforced
+    (`strict`). name: name of the field, for error messages. Raises InvalidTypeError and InvalidValueError.
     """
-    if not isinstance(response_format, Mapping):
-        raise InvalidTypeError(
-            f'response_format: expected a dict like {{"type": "json_object"}}, found {response_format!r}'
-        )
-    kind, nested = response_format.get("type"), response_format.get("json_schema")
-    schema = nested.get("schema", nested) if isinstance(nested, Mapping) else response_format.get("schema")
+    if not isinstance(value, Mapping):
+        raise InvalidTypeError(f'{name}: expected a dict like {{"type": "json_object"}}, found {value!r}')
+    kind, nested = value.get("type"), value.get("json_schema")
+    of = nested if isinstance(nested, Mapping) else value
+    schema = of.get("schema")
     if kind not in ("text", "json_object", "json_schema"):
-        raise InvalidValueError(
-            f"response_format: expected type text, json_object or json_schema, found {kind!r}"
-        )
-    if kind == "json_schema" and not schema:
-        raise InvalidValueError(
-            'response_format: expected a schema in ["json_schema"]["schema"] for type "json_schema"'
-        )
-    strict = nested.get("strict") if isinstance(nested, Mapping) else None
-    return kind, schema if kind != "text" else None, strict is True
+        raise InvalidValueError(f"{name}: expected type text, json_object or json_schema, found {kind!r}")
+    if kind == "json_schema" and not isinstance(schema, Mapping):
+        raise InvalidValueError(f"{name}: expected a schema that is an object in json_schema.schema")
+    return None if kind == "text" else schema or {"type": "object"}, of.get("strict") is True

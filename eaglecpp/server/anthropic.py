@@ -92,7 +92,7 @@ def _tool(tool: Any, index: int) -> Any:
     return {
         "name": tool.get("name"),
         "description": text if isinstance(text, str) else "",
-        "parameters": tool.get("input_schema") or {"type": "object"},
+        "parameters": tool.get("input_schema"),
         "strict": tool.get("strict"),
     }
 

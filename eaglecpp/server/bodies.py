@@ -12,12 +12,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 
 from eaglecpp.chat.message import Message
+from eaglecpp.engine import grammar
 from eaglecpp.errors import InvalidArgumentError
 from eaglecpp.limits import LOGIT_BIASES
 from eaglecpp.modelfile.parameters import PARAMETERS, from_json
@@ -258,18 +260,14 @@ def read_format(value: Any, name: str = "response_format") -> dict[str, Any]:
     """Converts a `response_format` to fields of `GenerationRequest`. name: name of the API's field, for error
     messages. Raises ApiError.
     """
-    kind = value.get("type") if isinstance(value, dict) else None
-    if value is None or kind == "text":
+    if value is None:
         return {}
-    if kind not in ("json_object", "json_schema"):
-        raise FieldError(f"{name}.type", "expected text, json_object or json_schema")
-    nested = value.get("json_schema")
-    schema = nested.get("schema") if isinstance(nested, dict) else value.get("schema")
-    if kind == "json_schema" and not isinstance(schema, dict):
-        raise FieldError(name, "expected a schema that is an object")
-    schema = schema or {"type": "object"}
-    is_strict = (nested if isinstance(nested, dict) else value).get("strict") is True
-    return {"json_schema": schema, "strict": [{"$id": "form", **schema}] if is_strict else []}
+    try:
+        schema, is_strict = grammar.read_format(value, name)
+    except InvalidArgumentError as error:
+        raise ApiError(400, str(error), param=name.partition(".")[0]) from None
+    strict = [{"$id": "form", **schema}] if schema is not None and is_strict else []
+    return {} if schema is None else {"json_schema": schema, "strict": strict}
 
 
 def offered(offers: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,9 +304,9 @@ def offered(offers: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict
 
 def _call_schema(function: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the JSON schema of a call of this tool, in the bare form that `chat.reader.Reader` parses."""
-    arguments = function.get("parameters") or {"type": "object"}
+    arguments = function.get("parameters") or {"type": "object", "properties": {}}
     if isinstance(arguments, dict):  # with this id, a $ref refers to the tool's own schema
-        arguments = {"$id": function["name"], **arguments}
+        arguments = {"$id": "tool:" + quote(function["name"], safe=""), **arguments}
     properties = {"name": {"const": function["name"]}, "arguments": arguments}
     return {"type": "object", "properties": properties, "required": ["name", "arguments"]}
 

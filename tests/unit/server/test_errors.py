@@ -112,7 +112,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/v1/chat/completions", {"temperature": 3}, "temperature: expected float <= 2.0, found 3"),
     ("/v1/chat/completions", {"tool_choice": "required"}, "tool_choice: "),
     ("/v1/chat/completions", {"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}}, "tool_choice: "),
-    ("/v1/chat/completions", {"response_format": {"type": "xml"}}, "response_format.type: "),
+    ("/v1/chat/completions", {"response_format": {"type": "xml"}}, "response_format: "),
     ("/v1/chat/completions", {"grammar": "root ::= ("}, "grammar"),
     *(("/v1/chat/completions", {"grammar": 'root ::= "a"', **form}, "give one of grammar") for form in (
         {"response_format": {"type": "json_object"}},

@@ -11,7 +11,8 @@ import pytest
 
 from helpers.http_server import CITY, EXPECTED, MODEL, QUESTION, WEATHER, TestServer, store
 
-OTHER: dict[str, Any] = {"type": "function", "function": {"name": "other", "parameters": CITY}}
+CITIES = {"allOf": [{"$ref": "#/$defs/city"}, {"title": "any"}], "$defs": {"city": CITY}}
+OTHER: dict[str, Any] = {"type": "function", "function": {"name": "../ 50%#é", "parameters": CITIES}}
 
 
 def ask(text: str = QUESTION, **rest: Any) -> dict[str, Any]:
@@ -65,18 +66,15 @@ NAMED: dict[str, Any] = {"type": "function", "function": {"name": "weather"}}
 ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
 
 
-@pytest.mark.parametrize("choice", ["required", NAMED, ALLOWED])
+@pytest.mark.parametrize("choice", ["required", NAMED, ALLOWED, OTHER])
 def test_a_required_tool_is_called(server: TestServer, choice: Any) -> None:
     forced = ask("Hello", tools=[OTHER, WEATHER], tool_choice=choice, max_tokens=100)
-    (choice,) = whole(server, forced)["choices"]
-    (call,) = choice["message"]["tool_calls"]
-    assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
+    (answer,) = whole(server, forced)["choices"]
+    (call,) = answer["message"]["tool_calls"]
+    assert answer["finish_reason"] == "tool_calls" and answer["message"]["content"] is None
     name = call["function"]["name"]
-    assert (
-        call["type"] == "function"
-        and call["id"]
-        and name in ("weather", "other")[: 1 + (choice == "required")]
-    )
+    assert call["type"] == "function" and call["id"]
+    assert choice == "required" or name == (OTHER if choice == OTHER else NAMED)["function"]["name"]
     assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
     chunks = [c for c in server.events("/v1/chat/completions", forced) if c != "[DONE]"]
     deltas = [d for c in chunks for d in c["choices"][0]["delta"].get("tool_calls", [])]
