@@ -323,6 +323,14 @@ class AnswerStream(Iterator[Chunk]):
         """Stops the generation. Returns a chunk with the text that was held back. Never raises."""
         raise NotImplementedError
 
+    def finish(self) -> Completion:
+        """Runs the generation to its end without streaming, so that each step may run several rounds."""
+        self.chunk_ms = float("inf")
+        with self:
+            for _ in self:
+                pass
+            return self.completion()
+
     def __iter__(self) -> Self:
         return self
 

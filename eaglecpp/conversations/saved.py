@@ -74,17 +74,24 @@ def new_chat(model: str, draft: str | None = None) -> SavedChat:
     return SavedChat(f"{day}-{secrets.token_hex(3)}", model, draft, created=now, updated=now)
 
 
+@contextlib.contextmanager
+def _saving(path: Path) -> Iterator[None]:
+    """Turns an OSError inside the `with` block into a SavedChatError, which names the file."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise SavedChatError(f"cannot save the conversation to {path}: {reason}") from error
+
+
 def write_chat(path: Path, chat: SavedChat) -> SavedChat:
     """Writes a conversation atomically. Returns the conversation as it was saved. Raises SavedChatError,
     which names the file.
     """
     chat = replace(chat, updated=time.time())
     text = msgspec.json.format(msgspec.json.encode(replace(chat, stamp=None)), indent=1)
-    try:
+    with _saving(path):
         replace_bytes(path, text + b"\n", mode=0o600)
-    except OSError as error:
-        reason = error.strerror or error
-        raise SavedChatError(f"cannot save the conversation to {path}: {reason}") from error
     return replace(chat, stamp=_stamp(path))
 
 
@@ -116,15 +123,12 @@ class ChatFolder:
         SavedChatError, which names the file.
         """
         path = self.path(chat)
-        try:
+        with _saving(path):
             if chat.stamp != _stamp(path):
                 fresh = new_chat(chat.model)
                 chat = replace(chat, id=fresh.id, created=fresh.created)
                 path = self.path(chat)
             make_private(self.directory)
-        except OSError as error:
-            reason = error.strerror or error
-            raise SavedChatError(f"cannot save the conversation to {path}: {reason}") from error
         return write_chat(path, chat)
 
     def remove(self, chat: SavedChat) -> None:

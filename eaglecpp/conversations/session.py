@@ -116,7 +116,7 @@ class ChatSession:
         """Asks a question and returns the answer. Takes the options of `Engine.chat`. images: PNG, JPEG, GIF
         or BMP files, for a model opened with its projector. An error leaves the history unchanged.
         """
-        return _finished(self.stream(text, images=images, **options))
+        return self.stream(text, images=images, **options).finish()
 
     def stream(
         self,
@@ -134,7 +134,7 @@ class ChatSession:
 
     def retry(self, **options: Unpack[ChatKeywords]) -> Completion:
         """Answers the last question again. Raises InvalidStateError if there is no question."""
-        return _finished(self.stream_again(**options))
+        return self.stream_again(**options).finish()
 
     def stream_again(self, **options: Unpack[ChatKeywords]) -> AnswerStream:
         """Answers the last question again like `retry`, but returns a stream of chunks, one per round."""
@@ -217,10 +217,3 @@ def has_begun(answer: Completion) -> bool:
     """Returns whether the answer has begun: False only if it was cancelled before it had any text."""
     text = answer.message.content + answer.message.thinking
     return answer.finish_reason != "cancelled" or bool(text.strip())
-
-
-def _finished(stream: AnswerStream) -> Completion:
-    with stream:
-        for _ in stream:
-            pass
-        return stream.completion()

@@ -99,14 +99,6 @@ class Stream(Unique, AnswerStream):
         if entry is not None and self._request.sampling.n_probs:
             self._logprobs.append(entry)
 
-    def finish(self) -> Completion:
-        """Runs the generation to its end without streaming, so that each step may run several rounds."""
-        self.chunk_ms = UNWATCHED_MS
-        with self:
-            for _ in self:
-                pass
-            return self.completion()
-
     @property
     def unwatched_ms(self) -> float:
         """Milliseconds for which rounds may run before Python checks their tokens; 0 if a thinking budget has

@@ -17,6 +17,7 @@ from eaglecpp.errors import UnsupportedError
 
 _log = logging.getLogger("eaglecpp.llama")
 
+_YARN = {"ext_factor": -1.0, "attn_factor": 1.0, "beta_fast": 32.0, "beta_slow": 1.0, "orig_ctx": 0}
 # Arguments of llama_cpp.Llama that have no effect here. Each has the accepted values and the reason why other
 # values are refused.
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -26,20 +27,14 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "rope_scaling_type": ((-1, None), "the file's RoPE scaling is used, as its drafter expects it"),
     "pooling_type": ((-1, 0, 1, 2, 3, 4), "llama.cpp has no such pooling"),
     "attention_type": ((-1,), "the model's attention type is used"),
-    "yarn_ext_factor": ((-1.0,), "the file's YaRN settings are used"),
-    "yarn_attn_factor": ((1.0,), "the file's YaRN settings are used"),
-    "yarn_beta_fast": ((32.0,), "the file's YaRN settings are used"),
-    "yarn_beta_slow": ((1.0,), "the file's YaRN settings are used"),
-    "yarn_orig_ctx": ((0,), "the file's YaRN settings are used"),
-    "embedding": ((False, True), ""),  # the context for embeddings is opened when it is first used
+    **{f"yarn_{name}": ((value,), "the file's YaRN settings are used") for name, value in _YARN.items()},
+    # The context for embeddings is opened when it is first used. Log-probabilities are always available.
+    **dict.fromkeys(("embedding", "logits_all", "no_perf", "spm_infill"), ((False, True), "")),
     "op_offload": ((None,), "llama.cpp decides"),
     "swa_full": ((None,), "the engine chooses the size of sliding-window caches for roll-back"),
     "lora_base": ((None,), "llama.cpp no longer has a base model for LoRA"),
     "numa": ((False, 0), "NUMA is process-wide; set it with numactl"),
     "tokenizer": ((None,), "the drafter was trained on the tokenizer in the target's file"),
-    "spm_infill": ((False, True), ""),
-    "logits_all": ((False, True), ""),  # log-probabilities are always available
-    "no_perf": ((False, True), ""),
     "vocab_only": ((False,), "drafting needs the weights; use llama_cpp.Llama"),
 }
 

@@ -22,11 +22,16 @@ BLOCK, RANK, GROUP = 8, 256, 16
 F32, Q4_0 = GGMLQuantizationType.F32, GGMLQuantizationType.Q4_0
 
 
-def _tokenizer(writer: GGUFWriter) -> None:
+def _begun(path: Path, architecture: str, n_layers: int) -> GGUFWriter:
+    """Returns a writer of a model's file, which has the sizes and the tokenizer."""
+    writer = GGUFWriter(path, architecture)
+    add_sizes(writer, replace(SPEC, n_layers=n_layers), N_VOCAB)
+    writer.add_head_count_kv(N_KV_HEADS)
     writer.add_tokenizer_model("llama")
     writer.add_token_list([f"t{i}" for i in range(N_VOCAB)])
     writer.add_token_scores([0.0] * N_VOCAB)
     writer.add_token_types([gguf.TokenType.NORMAL] * N_VOCAB)
+    return writer
 
 
 def _write(path: Path, writer: GGUFWriter, tensors: dict[str, tuple[int, ...]]) -> None:
@@ -76,11 +81,8 @@ def _target_layers(n_layers: int) -> list[int]:
 
 def write_target(path: Path, n_layers: int = N_LAYERS) -> None:
     """Writes a target of the llama architecture whose layers have the sizes of an 8B model."""
-    writer = GGUFWriter(path, "llama")
-    add_sizes(writer, replace(SPEC, n_layers=n_layers), N_VOCAB)
-    writer.add_head_count_kv(N_KV_HEADS)
+    writer = _begun(path, "llama", n_layers)
     writer.add_rope_dimension_count(HEAD)
-    _tokenizer(writer)
     tensors: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (N_VOCAB, WIDTH),
         "output_norm.weight": (WIDTH,),
@@ -95,12 +97,9 @@ def write_drafter(path: Path, n_layers: int = N_LAYERS) -> None:
     """Writes an EAGLE-3 drafter for a target of `write_target`. The drafter uses the target's embeddings, and
     has its own draft vocabulary.
     """
-    writer = GGUFWriter(path, "eagle3")
-    add_sizes(writer, replace(SPEC, n_layers=1), N_VOCAB)
-    writer.add_head_count_kv(N_KV_HEADS)
+    writer = _begun(path, "eagle3", 1)
     writer.add_array("eagle3.target_layers", _target_layers(n_layers))
     writer.add_uint32("eagle3.target_hidden_size", WIDTH)
-    _tokenizer(writer)
     tensors: dict[str, tuple[int, ...]] = {
         "fc.weight": (WIDTH, 3 * WIDTH),
         "output_norm.weight": (WIDTH,),
@@ -116,15 +115,12 @@ def write_block_drafter(path: Path, kind: str) -> None:
     """Writes a "dflash", "dspark" or "dflash2" drafter of two layers for a target of `write_target`. The
     drafter uses the target's embeddings and head.
     """
-    writer = GGUFWriter(path, "dflash")
-    add_sizes(writer, replace(SPEC, n_layers=2), N_VOCAB)
-    writer.add_head_count_kv(N_KV_HEADS)
+    writer = _begun(path, "dflash", 2)
     writer.add_array("dflash.target_layers", _target_layers(N_LAYERS))
     writer.add_uint32("dflash.target_hidden_size", WIDTH)
     writer.add_uint32("dflash.block_size", BLOCK)
     writer.add_bool("dflash.sample_from_anchor", kind == "dspark")
     writer.add_mask_token_id(4)
-    _tokenizer(writer)
     tensors: dict[str, tuple[int, ...]] = {
         "fc.weight": (WIDTH, 3 * WIDTH),
         "enc.output_norm.weight": (WIDTH,),
