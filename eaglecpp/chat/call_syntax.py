@@ -12,7 +12,7 @@ import json
 import math
 import re
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -56,26 +56,20 @@ def _finite(text: str) -> float:
 
 # Not strict, because small models write line breaks in texts without an escape.
 _JSON = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite, strict=False)
-_BETWEEN = re.compile(r"(?:[\s;,]|```(?:json)?)*+")
+_BETWEEN = re.compile(r"(?:[\s;,\[\]]|```(?:json)?)*+")
 
 
 def read_json(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
-    """Reads calls from a sequence of JSON values. Each value is a call or a list of calls."""
+    """Reads calls from a sequence or list of JSON objects. Ollama's templates teach lists without commas."""
     calls: list[ToolCall] = []
     at = end = 0
-    while (at := _end(_BETWEEN, text, end)) < len(text) and text[at] in "{[":
+    while (at := _end(_BETWEEN, text, end)) < len(text) and text[at] == "{":
         value, end = _JSON.raw_decode(text, at)
-        calls += _from_json(value)
+        calls.append(_from_json(value))
     return calls, max(at, end) if end else 0
 
 
-def _from_json(value: Any) -> Iterator[ToolCall]:
-    if isinstance(value, list):
-        for entry in value:
-            yield from _from_json(entry)
-        return
-    if not isinstance(value, Mapping):
-        raise ValueError("not a call")
+def _from_json(value: Mapping[str, Any]) -> ToolCall:
     function = value.get("function", value.get("tool_name", value))  # Command R calls this key "tool_name"
     if isinstance(function, str):
         function = {**value, "name": function}
@@ -90,7 +84,7 @@ def _from_json(value: Any) -> Iterator[ToolCall]:
         arguments = _JSON.decode(arguments)
     if not isinstance(arguments, Mapping):
         raise ValueError("arguments are not an object")
-    yield ToolCall(function["name"], dict(arguments), str(value.get("id") or ""))
+    return ToolCall(function["name"], dict(arguments), str(value.get("id") or ""))
 
 
 def _object_at(text: str, at: int) -> tuple[dict[str, Any], int]:

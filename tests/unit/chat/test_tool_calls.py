@@ -92,6 +92,7 @@ def forms(template: str) -> tuple[CallFormat, ...]:
 FORMS = {
     "a list": ("<tool_call>",
                '<tool_call>[{"name":"f","arguments":{"a":1}},{"name":"g"}]</tool_call>', [F1, G]),
+    "a list without commas": ("", '[{"name":"f","arguments":{"a":1}}{"name":"g"}]', [F1, G]),
     "several": ("<tool_call>", '<tool_call>{"name":"f","arguments":{"a":1}}</tool_call>\n'
                 '<tool_call>{"name":"g","arguments":{}}</tool_call>', [F1, G]),
     "Llama, several": ("<|python_tag|>", '{"name": "f", "parameters": {"a": 1}}; {"name": "g"}', [F1, G]),
