@@ -90,10 +90,11 @@ _NOT_SCHEMAS = {"enum", "const", "default", "examples", "required", "type"}
 _SIZES = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _MAY_LOOK_AROUND = re.compile(r"\\[1-9bB]|\(\?<?[=!]|.[$^].", re.DOTALL)
 _IS_BEYOND = re.compile("look-?around|backreferences|disjoint")
+_PARTS = re.compile(r"\\[pPux]\{[^{}]*\}|\\.|\{[0-9]+(?:,[0-9]*)?\}|&&|~~|.", re.DOTALL)
 _LOOKAROUND = re.compile(r"\(\?<?[=!][^()]*\)(?![*+?{])")
 _INT64 = 9223372036854774784  # the largest number below 2^63 that a double represents
 _BOUNDS = ((-1, "minimum", "exclusiveMinimum"), (1, "maximum", "exclusiveMaximum"))
-_LONGEST = {"time": 24, "date-time": 35, "duration": 24}  # characters, with nine digits of a second
+_LONGEST = {"time": 24, "date-time": 35, "duration": 24, "hostname": 253, "email": 254}
 _WHITESPACE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
@@ -214,6 +215,8 @@ class _Schema:
             waiting += [part for part in parts if isinstance(part, dict)]
 
     def _complete(self, schema: dict[str, Any]) -> None:
+        if isinstance(schema.get("pattern"), str):
+            schema["pattern"] = _in_rust(schema["pattern"])
         if not self._strict:
             _loosen(schema)
         _bound(schema)
@@ -230,9 +233,21 @@ class _Schema:
             schema["additionalProperties"] = False
 
 
+def _in_rust(pattern: str) -> str:
+    """Converts a pattern from JavaScript, which has no special meaning for `[`, `&&` and `~~` in a class, for
+    `{` without numbers, and for `\\<` and `\\>`.
+    """
+    parts, in_class = [], False
+    for part in _PARTS.findall(pattern):
+        is_literal = part in ("[", "&&", "~~") if in_class else part == "{"
+        parts.append("\\" + part if is_literal else part[1:] if part in (r"\<", r"\>") else part)
+        in_class = part == "[" or (in_class and part != "]")
+    return "".join(parts)
+
+
 def _bound(schema: dict[str, Any]) -> None:
-    """Limits integers, and bounds of numbers, to 64 bits, and texts of times to nine digits of a second.
-    llguidance refuses larger bounds, and small models may repeat a digit until the context is full.
+    """Limits integers, and bounds of numbers, to 64 bits, and the length of times, names and addresses.
+    llguidance refuses larger bounds, and small models may repeat a character until the context is full.
     """
     is_integer = schema.get("type") == "integer" and not schema.keys() & {"enum", "const"}
     for sign, *keys in _BOUNDS:
@@ -345,10 +360,8 @@ class _Gbnf:
 
     def _wrong(self, at: int, expected: str) -> GrammarError:
         line, column = self._text.count("\n", 0, at) + 1, at - self._text.rfind("\n", 0, at)
-        found = repr(self._text[at : at + 12]) if at < len(self._text) else "the end"
-        return GrammarError(
-            f"the grammar does not parse: line {line}, column {column}: expected {expected}, found {found}"
-        )
+        where, found = f"line {line}, column {column}", repr(self._text[at : at + 12])
+        return GrammarError(f"the grammar does not parse: {where}: expected {expected}, found {found}")
 
     def _chars(self, quoted: str, at: int) -> list[str]:
         """Returns the characters between quotes or brackets, with escapes decoded. A backslash stays in front
@@ -375,8 +388,6 @@ class _Gbnf:
             if high and high[-1] < low[-1]:
                 raise self._wrong(at, "a range in ascending order")
             ranges.append(_written(low) + (f"-{_written(high)}" if high else ""))
-        if not ranges:
-            raise self._wrong(at, "a class with at least one character")
         return f"[{'^' * is_not}{''.join(ranges)}]"
 
 
@@ -385,8 +396,7 @@ def _written(char: str) -> str:
     classes.
     """
     bare = char[-1]
-    is_plain = bare.isalnum() or bare == " " or ord(bare) > 127
-    return bare if is_plain else f"\\x{ord(bare):02x}"
+    return bare if bare.isalnum() or bare == " " or ord(bare) > 127 else f"\\x{ord(bare):02x}"
 
 
 def read_format(value: Any, name: str = "response_format") -> tuple[Any, bool]:
