@@ -101,7 +101,9 @@ class Measurement {
             fill(n_before_);
             decode(n_before_, n, false);
         }
-        bool is_same = !target_.model().has_parting_products();
+        // Plain attention on the CPU adds the values of many cells in another order for several rows. After the few
+        // cells here, the results would still be the same.
+        bool is_same = !target_.model().has_parting_products() && (target_.keeps_order() || !target_.model().is_cpu());
         for (int i = 0; i < n_compared && is_same; ++i) is_same = hash(i) == out_.alone[i];
         if (is_same) n_filled_ = n_before_ + n_compared;
         out_.counts.set(n, is_same);

@@ -124,9 +124,8 @@ void Target::set_cells() {
 
 // Chooses the attention. On the CPU a row must have the same bits in a batch of any size, or drafting would change the
 // text. Our kernel ensures this for the cache types that it reads, and so does ggml's reference version of flash
-// attention. If neither can be used, only plain attention over F32 caches ensures it. Over F16 caches, the product of
-// one row rounds the query and the product of several rows does not. This changes a logit of an 8-bit target by about
-// 0.01.
+// attention. In plain attention, ggml adds the values of one row in another order than those of several rows. F32
+// caches keep the difference small: over F16 caches, only the product of one row also rounds the query.
 void Target::choose_attention() {
     bool has_kernel = model_->is_cpu() && model_->uses_kernels();
     for (const std::string & type : {options_.type_k, options_.type_v}) {

@@ -94,28 +94,24 @@ def test_every_kind_of_reuse_gives_the_bits_of_target_only_decoding(
 
 
 @pytest.mark.parametrize("dtype", ["F16", "F32", "BF16", "Q5_0"])
+@pytest.mark.parametrize("attention", ["auto", "off"])
 def test_exact_means_exact_for_every_type(
-    dtype: str, kernels: str, it: ConvertedPair, quantised: Quantised
+    attention: str, dtype: str, kernels: str, it: ConvertedPair, quantised: Quantised
 ) -> None:
     """Tests, for each kernel table of this machine, that batch sizes reported as exact are exact. With exact
     = "on" the engine may only use these sizes.
     """
     path = quantised(it, dtype)
+    options: dict[str, Any] = {"max_tokens": N_TOKENS, "ignore_eos": True, "seed": 1, "n_probs": 3}
     for exact in ("on", "off", "auto"):
-        sizes = {**SIZES, "kernels": kernels}
+        sizes = {**SIZES, "kernels": kernels, "flash_attn": attention}
         with (
             eaglecpp.Engine.open(path, draft=it.draft, exact=exact, n_leaves_max=12, **sizes) as engine,
             eaglecpp.Engine.open(path, **sizes) as reference,
         ):
             for strategy in ("chain:4", "tree:k=3,depth=4,nodes=12", "auto"):
                 for temperature in (0.0, 1.0):
-                    options: dict[str, Any] = {
-                        "max_tokens": N_TOKENS,
-                        "ignore_eos": True,
-                        "seed": 1,
-                        "n_probs": 3,
-                        "temperature": temperature,
-                    }
+                    options["temperature"] = temperature
                     engine.clear()
                     reference.clear()
                     ours = engine.generate(prompt_ids(90), strategy=strategy, **options)
