@@ -124,7 +124,9 @@ def main(args: Sequence[str] | None = None) -> int:
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+            # Files and pipes get UTF-8, as from llama.cpp and Ollama. Other encodings lack characters.
+            encoding = stream.encoding if stream.isatty() else "utf-8"
+            stream.reconfigure(encoding=encoding, errors="replace")  # type: ignore[union-attr]
     try:
         code = group.main(args=args, prog_name="eaglecpp", standalone_mode=False)
         sys.stdout.flush()

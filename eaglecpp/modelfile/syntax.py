@@ -145,6 +145,8 @@ def read(text: str | bytes, *, file: str | None = None) -> Document:
         text = decode(text)
     reader = _Parser(text.removeprefix("\ufeff"), file)
     reader.run()
+    if "\ufffd" in text:
+        reader.notices.append(Notice("bytes that are not UTF-8 became U+FFFD, as in Ollama", file=file))
     if not any(command.name == "model" for command in reader.commands):
         raise ModelfileError(_NO_FROM, file=file, hint="name the base model, as in FROM ./model.gguf")
     return Document(tuple(reader.commands), tuple(reader.pragmas), tuple(reader.notices))
@@ -222,7 +224,7 @@ class _Parser:
         # of the name.
         self.at += 1
         word = (_kept(self.text[start]) + self._take(_LETTERS)).lower()
-        hint = f"found '{word}'"
+        hint = f"{word.upper()} needs a value" if word in INSTRUCTIONS else f"found '{word}'"
         self._need_blank(start, _UNKNOWN_COMMAND, hint)
         if word not in INSTRUCTIONS:
             raise self._error(_UNKNOWN_COMMAND, start, hint)

@@ -291,7 +291,7 @@ class SamplingOptions(Checked):
     repeat_last_n: int = _sampling(
         64, "number of recent tokens for the penalties; 0 = off, -1 = all", low=-1, parameter=True
     )
-    repeat_penalty: float = _sampling(1.0, "divides logits of recent tokens; 1 = off", low=0, parameter=True)
+    repeat_penalty: float = _sampling(1.0, "divides recent tokens' logits; 1 = off", low=1e-3, parameter=True)
     frequency_penalty: float = _sampling(0.0, "subtracted for each recent use; 0 = off", parameter=True)
     presence_penalty: float = _sampling(0.0, "subtracted once for recent tokens; 0 = off", parameter=True)
     dry_multiplier: float = _sampling(0.0, "strength of the DRY repetition penalty; 0 = off", low=0)

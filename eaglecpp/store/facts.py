@@ -166,8 +166,10 @@ def quantize_target(files: Sequence[Path], facts: Facts, type: str, out: Path) -
     """
     import llama_cpp
 
-    import eaglecpp._extension  # noqa: F401 - the import directs llama.cpp's log to `logging`
+    from eaglecpp._extension import core
     from eaglecpp.log import drain
+
+    core.system_info()  # takes back llama.cpp's log, which the import of llama_cpp has redirected
 
     source, number = files[0], FILE_TYPES.get(type.upper())
     if number is None:
@@ -182,8 +184,9 @@ def quantize_target(files: Sequence[Path], facts: Facts, type: str, out: Path) -
     try:
         failed = llama_cpp.llama_model_quantize(str(source).encode(), str(out).encode(), ctypes.byref(params))
     finally:
-        drain()
+        errors = drain()
     if failed:
         with out.open("ab") as stream:  # Unlike llama.cpp, this write raises an error if the disk is full
             stream.write(bytes(1 << 20))
-        raise EagleError(f"{source}: llama.cpp could not quantise it; see `eaglecpp --log-level info create`")
+        why = "; ".join(filter(None, (line.strip("= \n") for line in errors)))
+        raise EagleError(f"{source}: llama.cpp could not quantise it: {why}")

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "engine/saved_sequence.h"
 
-#include <cstring>
-
 #include "base/error.h"
 #include "base/hash.h"
 

@@ -29,14 +29,16 @@ GgufReader::GgufReader(std::string path) : path_(std::move(path)), gguf_(nullptr
     if (!fs::exists(file, ec)) fail(ErrorKind::not_found, "%s: no such file", path_.c_str());
     if (!fs::is_regular_file(file, ec)) fail(ErrorKind::gguf, "%s: not a regular file", path_.c_str());
     file_size_ = fs::file_size(file, ec);
-    if (ec) fail(ErrorKind::gguf, "%s: %s", path_.c_str(), ec.message().c_str());
 
     struct {
         char magic[4];
         uint32_t version;
         uint64_t n_tensors;
     } head = {};
-    std::ifstream(file, std::ios::binary).read((char *)&head, sizeof(head));
+    std::ifstream in(file, std::ios::binary);
+    in.read((char *)&head, sizeof(head));
+    fail_if(ec || in.gcount() == 0, ErrorKind::gguf, "%s: cannot be read: %s", path_.c_str(),
+            file_size_ == 0 ? "the file is empty" : std::generic_category().message(errno).c_str());
     fail_if(std::string(head.magic, 4) != "GGUF", ErrorKind::gguf,
             "%s: not a GGUF file (first bytes %02x %02x %02x %02x, expected 'GGUF')", path_.c_str(),
             (uint8_t)head.magic[0], (uint8_t)head.magic[1], (uint8_t)head.magic[2], (uint8_t)head.magic[3]);

@@ -178,10 +178,10 @@ static Tokens tokens_of(const llama_vocab * vocab, const std::string & text, boo
             on_stack_for(text, [&] {
                 n = llama_tokenize(vocab, text.data(), (int32_t)text.size(), to, n_room, add_special, parse_special);
             });
-        } catch (const std::out_of_range &) {
+        } catch (const std::logic_error &) {
             fail(ErrorKind::unsupported,
                  "the model's vocabulary (key 'tokenizer.ggml.tokens') has no token for a part of the text or for its "
-                 "bytes");
+                 "bytes, or the text is not UTF-8");
         }
         if (n == INT32_MIN) fail(ErrorKind::value, "the text is too long to tokenise at once; split it");
         return n;

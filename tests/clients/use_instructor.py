@@ -16,10 +16,7 @@ class Answer(BaseModel):
 llm = open_model()
 create = instructor.patch(create=llm.create_chat_completion_openai_v1, mode=instructor.Mode.JSON_SCHEMA)
 found = create(
-    messages=[{"role": "user", "content": "Is 7 odd?"}],
-    response_model=Answer,
-    max_tokens=60,
-    temperature=0.0,
+    messages=[{"role": "user", "content": "Is 7 odd?"}], response_model=Answer, max_tokens=60, temperature=0.0
 )
 assert isinstance(found, Answer)
 done(f"Mode.JSON_SCHEMA: {found}")

@@ -26,9 +26,12 @@ SHORT = ("-n", "12", "--temp", "0", "--ctx-size", "512", "-t", "1")
 def test_a_stored_pair_runs_by_name_with_its_drafter(cli: Cli, models: Models, tmp_path: Path) -> None:
     (tmp_path / "Modelfile").write_text(
         f"FROM {models.target}\nDRAFT {models.draft}\nPARAMETER num_predict 12\nPARAMETER temperature 0\n"
-        "PARAMETER num_ctx 512\nPARAMETER num_thread 1\n"
+        "PARAMETER num_ctx 512\nPARAMETER num_thread 1\nLICENSE é漢\n"
     )
     assert cli("create", "tiny").returncode == 0
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    assert cli("show", "tiny", "--license", env=ascii_only).stdout == "é漢\n", "expected UTF-8 in a pipe"
+    assert cli("create", "small", "-q", "q8_0", "--no-draft").stderr == "", "expected no log of llama.cpp"
     ran = cli("run", "tiny", "hello", "--verbose", *CHAIN)
     assert ran.returncode == 0
     assert ran.stdout == cli("run", models.target, "hello", *SHORT).stdout

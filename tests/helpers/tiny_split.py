@@ -42,9 +42,7 @@ def write_split(file: Path, stem: Path, n_parts: int) -> list[Path]:
 
 
 def copy_keys(
-    reader: gguf.GGUFReader,
-    writer: gguf.GGUFWriter,
-    changed: Mapping[str, Any] = MappingProxyType({}),
+    reader: gguf.GGUFReader, writer: gguf.GGUFWriter, changed: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
     """Copies all keys of a GGUF. changed: values to replace or add; None leaves a key out."""
     kept = {name: entry.contents() for name, entry in reader.fields.items() if not name.startswith("GGUF.")}

@@ -183,8 +183,7 @@ else:
 
 
 @pytest.mark.parametrize(
-    "what",
-    ["engine", "session", "stream", "async", "async stream", "pause", "thread", "threads", "error"],
+    "what", ["engine", "session", "stream", "async", "async stream", "pause", "thread", "threads", "error"]
 )
 def test_an_open_engine_ends_quietly_with_the_process(what: str, models: Models) -> None:
     for _ in range(3 if what.startswith("thread") else 1):

@@ -255,6 +255,7 @@ const std::vector<Flaw> of_eagle31 = {
      {},
      [](const std::string & path) { std::filesystem::resize_file(path, std::filesystem::file_size(path) - 100); }},
     {"header", {}, [](const std::string & path) { std::filesystem::resize_file(path, 300); }},
+    {"the file is empty", {}, [](const std::string & path) { std::filesystem::resize_file(path, 0); }},
     {"not a GGUF file", {}, [](const std::string & path) { std::ofstream(path) << "PK\3\4 this is a zip file"; }},
 };
 

@@ -197,8 +197,7 @@ COMMANDS = ("run", "generate", "inspect", "create", "generate --draft")
 
 def refused_alone(args: list[str]) -> tuple[int, str]:
     """Runs the command in a separate process, because a server changes the allocator and the logging."""
-    command = [sys.executable, "-P", "-m", "eaglecpp", *args]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run([*COMMAND, *args], capture_output=True, text=True, timeout=120, check=False)
     return ended.returncode, ended.stderr
 
 

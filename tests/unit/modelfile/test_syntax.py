@@ -51,10 +51,11 @@ def test_pragmas_are_not_commands() -> None:
     assert parse(text) == [Command("model", "a")]
 
 
-def test_a_malformed_pragma_is_reported_and_ignored() -> None:
-    document = read("#eaglecpp: 5\nFROM a\n")
+def test_a_malformed_pragma_and_invalid_bytes_are_reported() -> None:
+    document = read(b"#eaglecpp: 5\nFROM a\nSYSTEM caf\xe9\n")
     assert document.pragmas == ()
     assert "expected '#eaglecpp: NAME VALUE'" in document.notices[0].message
+    assert "not UTF-8" in document.notices[1].message
 
 
 @pytest.mark.parametrize(
