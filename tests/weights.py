@@ -23,7 +23,7 @@ BUDGETS = {
     "native": 16_748,  # Goal: 15,800 lines.
     "eaglecpp": 25_057,  # Goal: 22,000 lines.
     "convert": 4_500,
-    "tests": 34_740,  # Goal: 30,000 lines.
+    "tests": 34_739,  # Goal: 30,000 lines.
     "benchmarks": 4_765,  # Goal: 4,800 lines, with one runner for all contestants (speed.py).
 }
 PACKAGES = (

@@ -14,6 +14,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+if sys.platform == "win32":
+    import psutil
+else:  # imported here, because an open stream may end while the interpreter exits
+    import resource
+
 from eaglecpp._extension import core
 from eaglecpp.chat.think_budget import ThinkBudget
 from eaglecpp.engine.loops import TAIL, ends_in_a_loop, is_looping
@@ -291,11 +296,7 @@ class Stream(Unique, AnswerStream):
 
 def _peak_memory() -> int:
     """Returns the peak memory of this process so far, in bytes."""
-    try:
-        import resource
-    except ImportError:  # the module `resource` is missing on Windows
-        import psutil
-
+    if sys.platform == "win32":
         return int(psutil.Process().memory_info().peak_wset)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 

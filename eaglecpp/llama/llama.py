@@ -196,7 +196,7 @@ class Llama(Mirror):
         if asked.logits_processor:
             self._twin_is_ahead = True
             return self._plain.create_completion(**given)
-        if asked.echo and asked.logprobs:
+        if asked.echo and asked.logprobs is not None:
             refuse("echo together with logprobs", "log-probabilities of the prompt are not computed")
         stop = [asked.stop] if isinstance(asked.stop, str) else asked.stop or ()
         sampling = self._sampling(
@@ -205,7 +205,7 @@ class Llama(Mirror):
             seed=self._next_seed(asked.seed),
             stop=tuple(filter(None, stop)),
             logit_bias=tuple((int(token), bias) for token, bias in (asked.logit_bias or {}).items()),
-            n_probs=asked.logprobs or 0,
+            n_probs=0 if asked.logprobs is None else max(asked.logprobs, 1),
         )
         text = asked.prompt if isinstance(asked.prompt, str) else self.engine.detokenize(asked.prompt)
         if asked.suffix is None:
@@ -228,11 +228,11 @@ class Llama(Mirror):
         shown = text if asked.echo else ""
         lists = LogprobLists(self._text_of, self.engine.token_to_piece, len(text), "ignore")
         if asked.stream:
-            return self._chunks(running, reply, shown, lists)
+            return self._chunks(running, reply, shown, lists, asked.logprobs)
         with running:
             for _ in running:
                 pass
-            return self._result(running.completion(), reply, shown, lists)
+            return self._result(running.completion(), reply, shown, lists, asked.logprobs)
 
     # Without this annotation, type checkers would use llama_cpp's declaration.
     __call__: Completes = create_completion
@@ -301,7 +301,7 @@ class Llama(Mirror):
             self._twin_is_ahead = True
             yield from self._plain.generate(**given)
             return
-        sampling = self._sampling(given, temperature=asked.temp, seed=self._seed)
+        sampling = self._sampling(given, seed=self._seed)
         criterion = _criterion(asked.stopping_criteria, asked.tokens)
         with self.engine.stream(
             asked.tokens, sampling=sampling, grammar=asked.grammar, stop_when=criterion
@@ -318,15 +318,11 @@ class Llama(Mirror):
         if "_plain" in self.__dict__:
             self._plain.reset()
 
-    def __repr__(self) -> str:
-        return f"<Llama of {self.model_path}>"
-
     def close(self) -> None:
         """Frees the model."""
-        if "_plain" in self.__dict__:
-            self._plain.close()
-        if "engine" in self.__dict__:  # a failed constructor leaves no engine
-            self.engine.close()
+        # A failed constructor leaves no engine. The twin is opened at its first use.
+        for name in self.__dict__.keys() & {"_plain", "engine"}:
+            getattr(self, name).close()
 
     def __getstate__(self) -> dict[str, Any]:
         return self._given
@@ -343,15 +339,11 @@ class Llama(Mirror):
         if cache is not None:
             refuse("set_cache", "the prefix of the last conversation is reused automatically")
 
-    def save_state(self) -> NoReturn:
+    def save_state(self, *state: Any) -> NoReturn:
         """Raises UnsupportedError, because the caches of target and drafter cannot be saved together."""
-        refuse(
-            "save_state", "target and drafter caches are not saved together; the last prefix is reused anyway"
-        )
+        refuse("save_state and load_state", "prompt_cache of eaglecpp.Engine keeps long prompts in files")
 
-    def load_state(self, state: Any) -> NoReturn:
-        """Raises UnsupportedError."""
-        refuse("load_state", "see save_state")
+    load_state = save_state
 
     # Computing embeddings
 
@@ -410,11 +402,14 @@ class Llama(Mirror):
         self._twin_is_ahead = False
         if given["tfs_z"] != 1.0:
             refuse("tfs_z", "llama.cpp no longer has tail-free sampling (llama_cpp ignores it)")
+        temperature = given["temp"] if "temp" in given else given["temperature"]
         own = {
             "rng": self._rng,
             "top_k": max(given["top_k"], 0),
             "repeat_last_n": self.last_n_tokens_size,
             "mirostat": given["mirostat_mode"],
+            # llama_cpp samples with mirostat instead of a temperature.
+            "temperature": 1.0 if given["mirostat_mode"] and temperature > 0 else temperature,
             "grammar": "",  # an empty text, because the generation converts the grammar later
         }
         return SamplingOptions(**(_same_names(SamplingOptions, given) | own | rest))
@@ -431,29 +426,29 @@ class Llama(Mirror):
     def _text_of(self, token: int) -> str:
         return self.engine.token_to_piece(token).decode("utf-8", "ignore")
 
-    def _shape(self, entries: Sequence[TokenLogprob], lists: LogprobLists) -> dict[str, Any] | None:
+    def _shape(self, entries: Sequence[TokenLogprob], lists: LogprobLists, n_top: int | None) -> Any:
         is_eog = self.engine.native.is_eog
-        return lists.of([entry for entry in entries if not is_eog(entry.token)]) if entries else None
+        return lists.of([entry for entry in entries if not is_eog(entry.token)], n_top) if entries else None
 
     def _result(
-        self, result: Completion, reply: dict[str, Any], shown: str, lists: LogprobLists
+        self, result: Completion, reply: dict[str, Any], shown: str, lists: LogprobLists, n_top: int | None
     ) -> dict[str, Any]:
         tokens, self._timings = result.tokens, result.timings.as_dict()
         ended = result.finish_reason == "stop" and bool(tokens) and self.engine.native.is_eog(tokens[-1])
         n_prompt, n = len(result.prompt_tokens), len(tokens) - ended
         usage = {"prompt_tokens": n_prompt, "completion_tokens": n, "total_tokens": n_prompt + n}
-        logprobs = self._shape(result.logprobs, lists)
+        logprobs = self._shape(result.logprobs, lists, n_top)
         part = part_of(reply, shown + result.text, logprobs, result.finish_reason)
         return {**part, "usage": usage, "timings": self._timings}
 
     def _chunks(
-        self, running: Stream, reply: dict[str, Any], shown: str, lists: LogprobLists
+        self, running: Stream, reply: dict[str, Any], shown: str, lists: LogprobLists, n_top: int | None
     ) -> Iterator[dict[str, Any]]:
         if shown:
             yield part_of(reply, shown)
         with running:
             for chunk in running:
-                logprobs = self._shape(chunk.logprobs, lists)
+                logprobs = self._shape(chunk.logprobs, lists, n_top)
                 if chunk.text or logprobs:
                     yield part_of(reply, chunk.text, logprobs)
         result = running.completion()

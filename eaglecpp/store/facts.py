@@ -188,5 +188,4 @@ def quantize_target(files: Sequence[Path], facts: Facts, type: str, out: Path) -
     if failed:
         with out.open("ab") as stream:  # Unlike llama.cpp, this write raises an error if the disk is full
             stream.write(bytes(1 << 20))
-        why = "; ".join(filter(None, (line.strip("= \n") for line in errors)))
-        raise EagleError(f"{source}: llama.cpp could not quantise it: {why}")
+        raise EagleError(f"{source}: llama.cpp could not quantise it: {''.join(errors[-1:]).strip()}")

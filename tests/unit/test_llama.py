@@ -79,9 +79,10 @@ def test_stop_strings_cut_the_same(ours: Llama, theirs: llama_cpp.Llama) -> None
         assert mine["choices"][0]["finish_reason"] == "stop"
 
 
-def test_log_probabilities_are_the_same(ours: Llama, theirs: llama_cpp.Llama) -> None:
-    mine = ours(PROMPT, max_tokens=6, temperature=0.0, logprobs=3)["choices"][0]["logprobs"]
-    other = theirs(PROMPT, max_tokens=6, temperature=0.0, logprobs=3)["choices"][0]["logprobs"]
+@pytest.mark.parametrize("n_top", [0, 3])
+def test_log_probabilities_are_the_same(ours: Llama, theirs: llama_cpp.Llama, n_top: int) -> None:
+    mine = ours(PROMPT, max_tokens=6, temperature=0.0, logprobs=n_top)["choices"][0]["logprobs"]
+    other = theirs(PROMPT, max_tokens=6, temperature=0.0, logprobs=n_top)["choices"][0]["logprobs"]
     assert mine["tokens"] == other["tokens"]
     assert mine["text_offset"] == other["text_offset"]
     np.testing.assert_allclose(mine["token_logprobs"], other["token_logprobs"], atol=1e-3)
@@ -198,14 +199,11 @@ def test_no_argument_of_llama_cpp_is_unknown() -> None:
 def test_methods_take_llama_cpps_arguments(method: str) -> None:
     their = inspect.signature(getattr(llama_cpp.Llama, method)).parameters
     mine = inspect.signature(getattr(Llama, method)).parameters
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in mine.values())
     for name, parameter in their.items():
-        if name in mine:
-            same = mine[name].default == parameter.default or parameter.default == []
-            assert same, f"{method}({name}=...)"
-        else:
-            assert any(p.kind is inspect.Parameter.VAR_KEYWORD for p in mine.values()), (
-                f"{method}({name}=...)"
-            )
+        assert name in mine or takes_any, f"{method}({name}=...)"
+        default = mine.get(name, parameter).default
+        assert default == parameter.default or parameter.default == [], f"{method}({name}=...)"
 
 
 @pytest.mark.parametrize(
@@ -304,6 +302,12 @@ def test_no_attribute_of_llama_cpps_instances_is_missing(with_logits: tuple[Llam
         elif name != "draft_model":
             assert isinstance(found, type(value).__mro__[-2]), name
     assert mine.n_threads > 0 and mine.n_threads_batch > 0
+
+
+def test_mirostat_takes_the_place_of_the_temperature(with_logits: tuple[Llama, llama_cpp.Llama]) -> None:
+    options: dict[str, Any] = {"max_tokens": 12, "seed": 4, "mirostat_mode": 2, "temperature": 0.3}
+    mine, other = (llm(PROMPT, **options)["choices"] for llm in with_logits)
+    assert mine == other
 
 
 def test_state_is_that_of_the_last_call_of_either(with_logits: tuple[Llama, llama_cpp.Llama]) -> None:

@@ -123,6 +123,11 @@ def run(script: str, *arguments: Path) -> str:
     return done.stdout
 
 
+def test_an_open_stream_ends_with_the_interpreter(models: Models) -> None:
+    script = "stream = eaglecpp.Llama(sys.argv[1])('ab', max_tokens=99, stream=True)\nnext(stream)"
+    assert run_script(f"import eaglecpp, sys\n{script}", models.target).stderr == ""
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_a_forked_child_gets_an_error_instead_of_a_hang(models: Models) -> None:
     assert run(FORK, models.target, models.draft) == ""
