@@ -18,7 +18,6 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from eaglecpp.errors import ContextFullError
 from eaglecpp.limits import EMBEDDING_VALUES
 from eaglecpp.results import Embedding
 from eaglecpp.server.answer import in_use
@@ -119,8 +118,6 @@ async def _embedded(
     try:
         async with asyncio.timeout(server.config.request_s or None) as limit:
             return await while_there(request.receive, run())
-    except ContextFullError as error:
-        raise ApiError(400, str(error), code="context_length_exceeded", param="input") from None
     except TimeoutError:
         raise ApiError(504, "the request took longer than this server allows", code="timeout") from None
 

@@ -12,15 +12,13 @@ from eaglecpp.modelfile.syntax import ModelfileError
 from eaglecpp.references import ModelNameError
 from eaglecpp.store.errors import DownloadError, HostRefusedError, OfflineError
 
-_OF_LLAMA_SERVER = {400: "invalid_request_error", 413: "invalid_request_error", 500: "server_error",
-                    503: "unavailable_error"}  # fmt: skip
+_OF_LLAMA_SERVER = {413: "invalid_request_error", 500: "server_error", 503: "unavailable_error"}
 _log = logging.getLogger("eaglecpp.server")
 # maximum characters of a message, and number of characters that are kept of a longer message's beginning
 _MOST, _HEAD = 300, 200
 _READ = 10_000
 _FOLDERS = re.compile(r"(?<![\w.:/\\~-])(?:[A-Za-z]:)?(?:[/\\][^/\\\s:'\"]+)+[/\\]")
 _TYPES = {
-    400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -75,6 +73,8 @@ def as_api_error(error: BaseException, path: str = "") -> ApiError:
     else:
         _log.error("%s: internal error", path or "-", exc_info=error)
         return ApiError(500, "internal error; the server's log has the details")
+    if code == "context_length_exceeded":
+        param = _PROMPTS.get(path, "messages")
     # Paths of folders are removed, because clients must not learn where files are.
     text = str(error) if isinstance(error, _OF_A_REQUEST) else _FOLDERS.sub("", str(error)[:_READ])
     if code in ("queue_full", "engine_busy"):
@@ -87,9 +87,11 @@ def as_api_error(error: BaseException, path: str = "") -> ApiError:
 _OF_A_REQUEST = (of_engine.InvalidArgumentError, of_engine.GrammarError, of_engine.TemplateError)
 """Exceptions whose message quotes only the request, and no paths of this machine."""
 _WRONG = (*_OF_A_REQUEST, of_engine.UnsupportedError, of_engine.MismatchError, ModelfileError, ModelNameError)
+_PROMPTS = {"/v1/completions": "prompt", "/v1/responses": "input", "/v1/embeddings": "input"}
+"""Field with the prompt, by path. In all other bodies of OpenAI's API, this field is `messages`."""
 _KNOWN: tuple[tuple[Any, int, str | None, str | None], ...] = (
     (of_engine.ModelNotFoundError, 404, "model_not_found", "model"),
-    (of_engine.ContextFullError, 400, "context_length_exceeded", "messages"),
+    (of_engine.ContextFullError, 400, "context_length_exceeded", None),
     (_WRONG, 400, None, None),
     (of_engine.QueueFullError, 503, "queue_full", None),
     (of_engine.EngineBusyError, 503, "engine_busy", None),

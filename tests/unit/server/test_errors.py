@@ -69,6 +69,7 @@ def message_of(answer: requests.Response, path: str) -> str:
         assert set(body) == {"type", "error"} and set(body["error"]) == {"type", "message"}, body
     else:
         assert set(body) == {"error"} and set(body["error"]) == {"message", "type", "param", "code"}, body
+        return "{message} (param {param})".format(**body["error"])
     return str(body["error"]["message"])
 
 
@@ -132,6 +133,8 @@ REFUSED: list[tuple[str, Any, str]] = [
         ("/v1/chat/completions", "exceeds the available context size"),  # clients search for these words
         ("/v1/messages", "prompt is too long"),
     )),
+    ("/v1/completions", {"prompt": "x " * 2000}, "(param prompt)"),
+    ("/v1/responses", {"input": "x " * 2000}, "(param input)"),
     *(("/v1/responses", {name: "x"}, f"{name}: ") for name in ("conversation", "prompt", "truncation")),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": [PICTURE]}]}, "messages[0]: "),
     ("/v1/completions", {"prompt": [1], "suffix": "b"}, "suffix: "),
