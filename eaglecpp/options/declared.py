@@ -19,6 +19,7 @@ from eaglecpp.errors import InvalidTypeError, InvalidValueError
 from eaglecpp.human import n_bytes_of, nearest
 from eaglecpp.limits import check_texts
 from eaglecpp.options.checked import Checked, declare, describe
+from eaglecpp.options.strategy import Strategy
 
 # Maximum number of sequence ids in llama.cpp. Conversations and the leaves of draft trees share these ids.
 MAX_SEQUENCES = 256
@@ -171,7 +172,7 @@ class DraftOptions(Checked):
         0,
         "maximum draft nodes per round; 0 = as the strategy needs, at least 16, or 32 with --draft text",
         low=0,
-        high=1024,
+        high=Strategy.MAX_NODES,
         flags="",
     )
     n_leaves_max: int = declare(

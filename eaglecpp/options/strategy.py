@@ -32,6 +32,7 @@ class Strategy:
         "auto decides the number of drafts of each round from measurements on this machine and this text"
     )
     AUTO_LEAVES: ClassVar[int] = 8
+    MAX_NODES: ClassVar[int] = 1024
 
     @staticmethod
     def is_off(asked: object) -> bool:
@@ -58,8 +59,9 @@ class Strategy:
         else:
             expected = "auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N"
             raise InvalidValueError(f"strategy {text!r}: expected {expected}")
-        if min(strategy.k, strategy.depth) < 1 or strategy.nodes < strategy.depth:
-            raise InvalidValueError(f"strategy {text!r}: expected k and depth from 1, nodes from depth")
+        if strategy.k < 1 or not 1 <= strategy.depth <= strategy.nodes <= cls.MAX_NODES:
+            expected = f"1 <= depth <= nodes <= {cls.MAX_NODES} and k from 1"
+            raise InvalidValueError(f"strategy {text!r}: expected {expected}")
         return strategy
 
     @property

@@ -119,7 +119,7 @@ def test_the_leaf_bound_holds_for_the_leafiest_tree(k: int, depth: int, more: in
 WRONG = """
     Auto auto:3 off: chain chain: chain:0 chain:-1 chain:x chain:5,6 tree tree:k=4,depth=5
     tree:k=4,depth=5,nodes=4 tree:k=0,depth=5,nodes=9 tree:k=4,k=4,nodes=16
-    tree:k=4,depth=5,nodes=16,x=1 tree:xk=4,depth=5,nodes=16
+    tree:k=4,depth=5,nodes=16,x=1 tree:xk=4,depth=5,nodes=16 chain:1025 tree:k=4,depth=5,nodes=1025
 """
 
 
