@@ -84,7 +84,8 @@ _PARAMETER_NAME = re.compile(r"[A-Za-z0-9_]*")
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _ANY_NEWLINE = re.compile(r"[\r\n]")
 _SPACE = re.compile(r"\s")
-_PRAGMA = re.compile(r"[ \t]*eaglecpp:(.*)", re.DOTALL)
+# Without a colon, only "#eaglecpp NAME" is reported, because "# eaglecpp is ..." is probably a sentence.
+_PRAGMA = re.compile(r"(?:[ \t]*eaglecpp(:)|eaglecpp[ \t])(.*)", re.DOTALL)
 _PRAGMA_WORDS = re.compile(r"(?:(?i:PARAMETER)[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)(?:[ \t]+(.*))?", re.DOTALL)
 
 
@@ -210,12 +211,12 @@ class _Parser:
         if match is None:
             return
         line = self._line_of(start)
-        words = _PRAGMA_WORDS.fullmatch(_kept(match[1]).strip(_BLANKS))
-        if words is not None:
+        words = match[1] and _PRAGMA_WORDS.fullmatch(_kept(match[2]).strip(_BLANKS))
+        if words:
             value = (words[2] or "").strip(_BLANKS)
             self.pragmas.append(Command(words[1].lower(), _unquoted(value), line, self.file))
             return
-        message = f"pragma '{match[1].strip()}' ignored: expected '#eaglecpp: NAME VALUE'"
+        message = f"pragma '{match[2].strip()}' ignored: expected '#eaglecpp: NAME VALUE'"
         self.notices.append(Notice(message, line, self.file))
 
     def _command(self) -> None:
@@ -368,8 +369,7 @@ def _written(command: Command, value: str, *, bare: bool) -> str:
     """Returns a command's value as written in a Modelfile, with quotes if needed. Triple quotes can hold
     every value that the language can express.
     """
-    problem = _why_inexpressible(value)
-    if problem:
+    if problem := _why_inexpressible(value):
         hint = "no quoting in a Modelfile can express this; change the text"
         raise command.error(f"{command.name}: {problem}", hint)
     return value if bare else f'"""{value}"""'

@@ -52,10 +52,11 @@ def test_pragmas_are_not_commands() -> None:
 
 
 def test_a_malformed_pragma_and_invalid_bytes_are_reported() -> None:
-    document = read(b"#eaglecpp: 5\nFROM a\nSYSTEM caf\xe9\n")
+    document = read(b"#eaglecpp: 5\n#eaglecpp learn on\n# eaglecpp is fast\nFROM a\nSYSTEM caf\xe9\n")
     assert document.pragmas == ()
-    assert "expected '#eaglecpp: NAME VALUE'" in document.notices[0].message
-    assert "not UTF-8" in document.notices[1].message
+    assert ["#eaglecpp: NAME VALUE" in notice.message for notice in document.notices] == [True, True, False]
+    assert "pragma 'learn on' ignored" in document.notices[1].message
+    assert "not UTF-8" in document.notices[2].message
 
 
 @pytest.mark.parametrize(
