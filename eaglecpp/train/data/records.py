@@ -184,8 +184,7 @@ def _folder(folder: Path, report: DataReport) -> Iterator[Record]:
 def _file(path: Path) -> Iterator[Record]:
     if path.suffix.lower() in JSON_SUFFIXES:
         for place, value in read_objects(path):
-            record = _record(value, place)
-            if record is not None:
+            if (record := _record(value, place)) is not None:
                 yield record
     else:
         yield Text(decoded(path, path.read_bytes(), str(path)), str(path))
@@ -205,10 +204,12 @@ def _record(value: Any, place: str) -> Record | None:
         return _conversation(value, place)
     if "messages" in value or "conversations" in value:
         return _chat(value, place)
-    if isinstance(value.get("text"), str):
-        return Text(value["text"], place)
-    if isinstance(value.get("prompt"), str):
-        return Question(value["prompt"], place)
+    for key, kind in (("text", Text), ("prompt", Question)):
+        if isinstance(value.get(key), str):
+            return kind(value[key], place)
+    for key in ("text", "prompt"):
+        if key in value:
+            raise DataError(f'{place}: "{key}": expected a string, found {short(value[key])}')
     raise DataError(f"{place}: expected an object with {_SHAPES}; found the keys {sorted(value)}")
 
 

@@ -34,9 +34,10 @@ def new_spec(
     eagle1, is_block = family == "eagle1", block is not None
     if eagle1:
         layers = (n_layer + 1,)
-    elif list(layers) != sorted({k for k in layers if 0 <= k <= n_layer}) or not layers:
+    # Id 0, the embeddings, is readable with some targets, and never together with the last block's output.
+    elif list(layers) != sorted({k for k in layers if (n_layer in layers) <= k <= n_layer}) or not layers:
         raise MismatchError(
-            f"--aux-layers: expected ascending ids from 0 to {n_layer}, the layers of {target.path.name}, "
+            f"--aux-layers: expected ascending ids from 1 to {n_layer}, the layers of {target.path.name}, "
             f"found {', '.join(map(str, layers))}"
         )
     arch = target.architecture
@@ -53,9 +54,8 @@ def new_spec(
     head_dim = int(number("attention.key_length", n_embd // n_heads))
     rope = int(number("rope.dimension_count", 0))
     key = int(number("attention.key_length_mla", 0) or number("attention.key_length", 0))
-    if (
-        number("attention.kv_lora_rank", 0) and 0 < rope < key
-    ):  # with latent attention, the keys describe the cache
+    # With latent attention, the keys describe the cache.
+    if number("attention.kv_lora_rank", 0) and 0 < rope < key:
         n_kv_heads, head_dim = n_heads, key - rope
     return DraftSpec(
         family="deepspec-block" if is_block else "eagle1" if eagle1 else "torchspec",

@@ -25,7 +25,7 @@ def text(tmp_path: Path) -> Path:
     [
         (("--data", "nothing.txt"), "does not exist", 2),
         (("--aux-layers", "1,x"), "expected numbers separated by commas", 2),
-        *((("--aux-layers", ids), "expected ascending ids from 0 to 8", 1) for ids in ("1,9", "5,2", "2,2")),
+        *((("--aux-layers", ids), "expected ascending ids from 1 to 8", 1) for ids in ("1,9", "0,8", "2,2")),
         (("--draft-vocab", "1"), "expected a size of at least", 1),
         (("--resume",), "there is no training to resume", 1),
         (("--finetune", "nowhere"), "nowhere", 1),

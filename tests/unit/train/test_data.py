@@ -233,6 +233,7 @@ def test_a_folder_gives_its_text_files_and_reports_the_others(tmp_path: Path, en
         ("{not json", "expected JSON, found '{not json'"),
         ('"words"', 'expected an object with "messages"'),
         ('{"question": "x"}', "found the keys ['question']"),
+        ('{"text": 5}', '"text": expected a string, found 5'),
         ('{"messages": []}', '"messages": expected a list of messages, found []'),
         ('{"messages": [{"content": "x"}]}', '"messages"[0]: expected {"role", "content"}'),
         ('{"messages": [{"role": "user", "content": 3}]}', "content must be text, found int"),
