@@ -21,7 +21,7 @@ BUDGETS = {
     # The goals for native, eaglecpp and tests need features to go: searches for repeated and unused code find
     # almost nothing more. Leaving out mechanisms one by one, in one process, took 299 lines from native.
     "native": 16_748,  # Goal: 15,800 lines.
-    "eaglecpp": 25_057,  # Goal: 22,000 lines.
+    "eaglecpp": 25_056,  # Goal: 22,000 lines.
     "convert": 4_500,
     "tests": 34_739,  # Goal: 30,000 lines.
     "benchmarks": 4_765,  # Goal: 4,800 lines, with one runner for all contestants (speed.py).

@@ -55,10 +55,10 @@ class Talking:
             `sampling` and
         `**options`: see `SamplingOptions`; the defaults are the engine's options. `strategy` and `exact`
             ("auto", "on", "off"; see `DraftOptions`) override the engine's own. `grammar`, `json_schema`,
-            `response_format`: at most one of these three, see `eaglecpp.engine.grammar`. `on_prefill(n_done,
-            n_prompt)` is
-        called while the prompt is processed. `stop_when(tokens)` is called after each token with the list of
-        all generated tokens, which the function must not change; a result of True ends the generation.
+            `response_format`: at most one of these three, see `eaglecpp.engine.grammar`.
+        `on_prefill(n_done, n_prompt)` is called after each part of the prompt except the last, so never for a
+        short prompt. `stop_when(tokens)` is called after each token with the list of all generated tokens,
+        which the function must not change; a result of True ends the generation.
         `utf8_errors`: handling of bytes that are not UTF-8, "replace" (U+FFFD) or "ignore". `suffix`: the
         answer goes between `prompt` (a str) and this text. `cache_prompt=False`: compute the whole prompt,
         even if the caches hold its beginning. `log_plan`: record the planner's decision of every round as a

@@ -198,12 +198,8 @@ def test_rows_are_used_only_if_their_dependencies_are_unchanged(
 def test_a_continued_conversation_has_one_file(opened: Callable[..., Engine], folder: Path) -> None:
     with opened() as engine:
         assert engine.shared.prompts is not None
-        for text in (
-            prompt(LEAST // 2),
-            prompt(),
-            prompt(900),
-            prompt(start=7),
-        ):  # the text of the last prompt differs from the other texts
+        # The text of the last prompt differs from the other texts.
+        for text in (prompt(LEAST // 2), prompt(), prompt(900), prompt(start=7)):
             engine.generate(text, **GREEDY)
             engine.shared.prompts.flush()  # waits for the file, because only one file is written at a time
     assert len(files(folder)) == 2, "short texts must not be kept"
