@@ -128,7 +128,7 @@ class TrainOptions(Checked):
     )
     aux_layers: tuple[int, ...] = declare(
         (),
-        "Layers whose hidden states the drafter reads; id k is the input of block k; some targets refuse 0.  "
+        "Layers whose hidden states the drafter reads; id k enters block k; some targets refuse 0.  "
         "[default: 2, n/2, n-3]",
         kind="ids",
         metavar="IDS",
