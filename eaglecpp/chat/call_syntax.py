@@ -162,7 +162,7 @@ def _gemma_json(match: re.Match[str]) -> str:
         return json.dumps(key.strip() if quoted is None else quoted)
     is_json = bare is None or _BARE_JSON.fullmatch(bare) is not None
     # The template prints null as None.
-    return match[0] if is_json else json.dumps({"None": None}.get(bare.strip(), bare.strip()))
+    return match[0] if is_json else "null" if bare.strip() == "None" else json.dumps(bare.strip())
 
 
 def _write_gemma(value: Any) -> str:

@@ -166,7 +166,10 @@ class ChatCodec:
             taken = accepted(messages, options.tools, template.takes, forms)
             try:
                 rendered = self._rendered(template, taken, options)
-            except TemplateError:  # some templates cannot print some tools: Hermes 3 a parameter of type null
+            except TemplateError:
+                if not taken.tools:
+                    raise
+                # Some templates cannot print some tools: Hermes 3 a parameter of type null.
                 taken = accepted(messages, options.tools, replace(template.takes, tools=False), forms)
                 rendered = self._rendered(template, taken, options)
             head = taken.messages[0] if taken.messages else None

@@ -103,7 +103,8 @@ class Message:
         role = message.get("role")
         if not isinstance(role, str) or not role:
             raise InvalidValueError(f"message: expected a role, found {role!r}")
-        calls = message.get("tool_calls") or [{"function": f} for f in [message.get("function_call")] if f]
+        former = message.get("function_call")
+        calls = message.get("tool_calls") or ([{"function": former}] if former else ())
         if not isinstance(calls, list | tuple):
             raise InvalidValueError(f"message: tool_calls must be a list, found {type(calls).__name__}")
         thinking = (message.get(key) for key in ("thinking", "reasoning_content", "reasoning"))

@@ -229,10 +229,7 @@ class Llama(Mirror):
         lists = LogprobLists(self._text_of, self.engine.token_to_piece, len(text), "ignore")
         if asked.stream:
             return self._chunks(running, reply, shown, lists, asked.logprobs)
-        with running:
-            for _ in running:
-                pass
-            return self._result(running.completion(), reply, shown, lists, asked.logprobs)
+        return self._result(running.finish(), reply, shown, lists, asked.logprobs)
 
     # Without this annotation, type checkers would use llama_cpp's declaration.
     __call__: Completes = create_completion
