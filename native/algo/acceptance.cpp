@@ -84,13 +84,13 @@ AcceptanceModel::AcceptanceModel() {
 }
 
 // Sets the priors. Published fits of the same form have slopes of 0.44 to 0.83 and negative offsets (vllm-project/vllm
-// #52228). The priors of coupled requests lie between the fits of two drafters at temperatures 0.5 to 1.0, with and
-// without top-p and min-p (docs/research/coupled-sampling.md).
+// #52228). The priors of coupled requests are means of what three drafters teach at temperatures 0.5 to 1.0
+// (docs/research/coupled-sampling.md).
 AcceptanceModel::Class::Class(bool is_coupled) {
-    const double rank_starts[2][n_rank_terms] = {{-0.4, -0.4, -0.4}, {0.5, 0.2, -0.2}};
-    first.slope.value = is_coupled ? 0.6 : 0.65;
-    later.slope.value = is_coupled ? 0.5 : 0.65;
-    if (is_coupled) first.clean.value = 0.35, later.clean.value = 0.3;
+    const double rank_starts[2][n_rank_terms] = {{-0.4, -0.4, -0.4}, {0.4, 0.0, -0.2}};
+    first.slope.value = is_coupled ? 0.42 : 0.65;
+    later.slope.value = is_coupled ? 0.25 : 0.65;
+    if (is_coupled) first.clean.value = 0.37, later.clean.value = 0.42;
     first.confidence.value = confidence_start;
     for (int d = 0; d < n_depths; ++d) {
         first.offset[d].value = is_coupled ? 0.7 - 0.05 * std::min(d, 6) : -0.3 - 0.1 * std::min(d, 6);
@@ -111,8 +111,8 @@ std::vector<AcceptanceModel::Weight *> AcceptanceModel::Class::weights() {
 }
 
 // Sets the priors so that the model returns `rate` where logit(q) = logit(rate). The reason: a drafter's probability of
-// its best token is about equal to the rate at which the target accepts this token. Noise shifts both logits by about
-// the same amount.
+// its best token is about equal to the rate at which the target accepts this token. Coupled requests keep their priors,
+// because their q contains the noise: drafters of different rates teach nearly the same offsets.
 void AcceptanceModel::expect(const std::vector<float> & rates, bool is_parallel) {
     for (Class & c : classes_) {
         for (int i = 0; is_parallel && i < n_deviated; ++i) {
@@ -125,8 +125,8 @@ void AcceptanceModel::expect(const std::vector<float> & rates, bool is_parallel)
     for (int d = 0; d < n_depths; ++d) {
         const double rate = std::clamp((double)rates[std::min((size_t)d, rates.size() - 1)], 0.05, 0.95);
         const double start = (1.0 - plain.first.slope.value) * std::log(rate / (1.0 - rate));
-        for (Class & c : classes_) {
-            Weight & w = c.first.offset[d];
+        for (int k = 0; k < (int)RequestKind::coupled_cool; ++k) {
+            Weight & w = classes_[k].first.offset[d];
             if (w.information == 0.0) w.value += start - plain.first.offset[d].value;
         }
     }

@@ -58,11 +58,14 @@ class RecentSpeed {
         n_rounds_ = n_rounds_ * decay + n_rounds;
     }
 
-    double speed() const { return n_tokens_ > n_rounds_ && n_rounds_ > 0.0 ? n_tokens_ / n_rounds_ : 1.0; }
+    double speed() const { return std::max(1.0, n_tokens_ / n_rounds_); }
 
   private:
     static constexpr double decay = 0.985;  // the weight of a round halves in 46 rounds
-    double n_tokens_ = 0.0, n_rounds_ = 0.0;
+    // A new conversation is assumed to run at 1.3 times target-only speed, with the weight of 8 rounds. At target-only
+    // speed, a token would be worth a whole step. The first drafts would then be so large that two rejected drafts use
+    // up the balance.
+    double n_tokens_ = 1.4 * 8.0, n_rounds_ = 8.0;
 };
 
 // Exactness of one request's batches. With Exactness::automatic, the planner decides in the request's first round.

@@ -197,15 +197,6 @@ TEST(fixed_strategies_equal_eagle_2s) {
     }
 }
 
-TEST(a_fixed_strategy_stays_within_the_request) {
-    Scene s(401);
-    s.plan.use(Strategy::make("chain", 1, 8, 8));
-    for (int n_left : {1, 2, 3, 9, 20}) {
-        s.round({7, n_left, 1, {}}, 10.0, 11.0);
-        CHECK(s.plan.tree().n_draft() == std::min(8, n_left - 1));
-    }
-}
-
 TEST(nothing_is_drafted_after_an_end) {
     PlannerOptions options;
     options.end_tokens = {10, 20, 30};
@@ -290,24 +281,43 @@ TEST(a_stall_at_the_first_use_of_a_size_does_not_end_drafting) {
     CHECK_MSG(n_drafts > 20 && n_over_budget < 20, strf("%d drafts, %d rounds over budget", n_drafts, n_over_budget));
 }
 
+// The costs and the margins are those of SmolLM2 at temperature 0.7, where every third draft is rejected as a whole. If
+// the first drafts are too large, two rejected drafts end drafting for hundreds of tokens.
+TEST(the_first_balance_lasts_for_several_rejected_drafts) {
+    Scene s(330);
+    for (const auto & [n, ms] : {std::pair{1, 2.3}, {2, 2.8}, {4, 3.1}, {8, 4.0}, {16, 6.6}}) {
+        for (int i = 0; i < 4; ++i) s.planner.costs().learn_verify(n, ms);
+    }
+    s.planner.begin_request(s.plan, RequestKind::coupled_warm, false);
+    const std::vector<Candidate> siblings = {{0, -0.01f, -1.0f}, {1, -6.0f, -1.0f}, {2, -7.0f, -1.0f}};
+    const auto children = [&](const Turn & t) { return std::vector(t.plan->frontier().size(), siblings); };
+    int n_drafts = 0;
+    for (int round = 0; round < 12; ++round) {
+        const double draft_ms =
+            draft(s.planner, {{&s.plan, {0, 500, 1, {15, 8, 8}}}}, children, [](bool, int) { return 0.2; });
+        n_drafts += s.plan.tree().n_draft() > 0;
+        s.planner.learn(s.plan, {99});
+        const double verify_ms = s.planner.costs().verify(s.plan.tree().size());
+        s.planner.end_round(verify_ms, verify_ms + draft_ms);
+    }
+    CHECK_MSG(n_drafts >= 5, strf("%d drafts", n_drafts));
+}
+
 // When rejected rows are removed, some targets lose accepted rows. So each accepted row may have to run again.
 TEST(rows_that_may_be_run_again_cost_twice) {
     const auto n_verified = [](bool replays) {
         Scene s(700);
         for (int n = 1; n <= 16; ++n) {
-            for (int i = 0; i < 4; ++i) s.planner.costs().learn_verify(n, 10.0 + 2.0 * n);
+            for (int i = 0; i < 4; ++i) s.planner.costs().learn_verify(n, 10.0 + n);
         }
         PlanLimits limits{15, 1, 16};
         limits.replays = replays;
-        int n_drafts = 0;
-        for (int round = 0; round < 200; ++round) {
-            s.round({0, 100, 1, limits}, 12.0 + 2.0 * s.plan.tree().n_draft(), 13.0 + 2.0 * s.plan.tree().n_draft());
-            n_drafts += s.plan.tree().n_draft();
-        }
-        return n_drafts;
+        for (int round = 0; round < 3; ++round) s.round({0, 100, 1, limits}, 11.0, 11.5);
+        s.draft({0, 100, 1, limits});
+        return s.plan.tree().n_draft();
     };
     const int once = n_verified(false), twice = n_verified(true);
-    CHECK_MSG(once > 20 && twice < once, strf("%d drafts, and %d drafts if rows may run again", once, twice));
+    CHECK_MSG(twice < once, strf("%d nodes, and %d nodes if rows may run again", once, twice));
 }
 
 // A block has many rows, and a commit has few rows. If a commit's cost did not count the block's rows, two different
