@@ -40,9 +40,6 @@ struct BufferInterface {
     void (*reset)(ggml_backend_buffer_t);
 };
 
-// The type of ggml_backend_buffer_init.
-using BufferInit = ggml_backend_buffer_t (*)(ggml_backend_buffer_type_t, BufferInterface, void *, size_t);
-
 struct Buffer {
     BufferInterface iface;
     ggml_backend_buffer_type_t buft;

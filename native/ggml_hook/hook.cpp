@@ -67,6 +67,7 @@ struct Patch {
 
 struct Patches {
     Patch<void *> extra;
+    Patch<decltype(abi::BufferTypeInterface::alloc_buffer)> alloc_buffer;
     Patch<decltype(abi::DeviceInterface::supports_op)> supports_op;
     Patch<decltype(abi::DeviceInterface::supports_buft)> supports_buft;
     Patch<decltype(abi::RegistryInterface::get_proc_address)> get_proc_address;
@@ -83,6 +84,12 @@ ggml_backend_buffer_type_t * placement_list(ggml_backend_dev_t) {
 void * get_proc_address(ggml_backend_reg_t reg, const char * name) {
     if (std::strcmp(name, "ggml_backend_dev_get_extra_bufts") == 0) return (void *)placement_list;
     return patches_.get_proc_address.ggmls(reg, name);
+}
+
+ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t n) {
+    const ggml_backend_buffer_t buffer = patches_.alloc_buffer.ggmls(type, n);
+    if (buffer) prefer_large_pages(ggml_backend_buffer_get_base(buffer), n);
+    return buffer;
 }
 
 bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
@@ -153,12 +160,10 @@ Status install() {
     if (!is_known_ggml()) return without(std::string("expected ggml ") + known_commit + ", found " + ggml_commit());
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     barrier_of_ggml = (Barrier)symbol_next_to(cpu_function("ggml_backend_set_n_threads"), "ggml_barrier");
-    const auto init = (abi::BufferInit)symbol_next_to((void *)&ggml_backend_buft_name, "ggml_backend_buffer_init");
-    if (!barrier_of_ggml || !init)
-        return without("this libggml does not export ggml_barrier and ggml_backend_buffer_init");
+    if (!barrier_of_ggml) return without("this libggml does not export ggml_barrier");
     const auto answering = (abi::BufferType *)find_answering_type(cpu);
     if (!answering) return without("this libggml was built without repacking of weights (GGML_CPU_REPACK=OFF)");
-    ours.weights = (ggml_backend_buffer_type_t)make_weights_buffer_type(cpu, init);
+    ours.weights = (ggml_backend_buffer_type_t)make_weights_buffer_type(cpu);
     placement_.insert(placement_.begin(), ours.weights);
     placement_.push_back(nullptr);
     Patches & p = patches_;
@@ -167,9 +172,10 @@ Status install() {
     p.get_proc_address.apply(&((abi::Registry *)ggml_backend_dev_backend_reg(cpu))->iface.get_proc_address,
                              get_proc_address);
     p.extra.apply(&answering->context, node_traits_before((abi::ExtraBufferType *)answering->context));
+    p.alloc_buffer.apply(&((abi::BufferType *)ggml_backend_cpu_buffer_type())->iface.alloc_buffer, alloc_buffer);
     s.is_active = trial_succeeds();
     if (!s.is_active) {
-        p.extra.undo(), p.get_proc_address.undo(), p.supports_buft.undo(), p.supports_op.undo();
+        p.alloc_buffer.undo(), p.extra.undo(), p.get_proc_address.undo(), p.supports_buft.undo(), p.supports_op.undo();
         s.why_not = "a trial multiplication through ggml's backend failed";
     }
     return s;

@@ -26,8 +26,12 @@ inline bool is_ours(const ggml_tensor * t) {
 }
 
 // Makes the buffer type for packed weights, once per process. The type is never freed. Its supports_op() rejects
-// weights that cannot be packed. Allocators must check can_pack() first. `init` is ggml_backend_buffer_init.
-abi::BufferType * make_weights_buffer_type(ggml_backend_dev_t cpu, abi::BufferInit init);
+// weights that cannot be packed. Allocators must check can_pack() first.
+abi::BufferType * make_weights_buffer_type(ggml_backend_dev_t cpu);
+
+// Requests large pages for memory that is still unused. Every token reads weights and caches once, and each page of 4
+// KB costs a walk through the page tables.
+void prefer_large_pages(void * memory, size_t n);
 
 // Returns an extra buffer type that assigns our kernels to the nodes that they can compute. It passes all other calls
 // to ggml's type, `ggmls`.

@@ -21,35 +21,6 @@ namespace eaglecpp::kernels {
 
 namespace {
 
-abi::BufferInit init_ = nullptr;
-
-constexpr size_t n_alignment = 64, n_large_page = 2 << 20;
-
-std::align_val_t alignment_of(size_t n) {
-    return std::align_val_t(n < n_large_page ? n_alignment : n_large_page);
-}
-
-// Uses large pages if available. Multiplying one row reads every page once, and pages of 4 KB reduce the bandwidth by a
-// tenth.
-uint8_t * allocate(size_t n) {
-    auto * p = (uint8_t *)::operator new(n, alignment_of(n), std::nothrow);
-#ifdef __linux__
-    if (p && n >= n_large_page) madvise(p, n, MADV_HUGEPAGE);
-#endif
-    return p;
-}
-
-// Context of a buffer for packed weights.
-struct Packed {
-    uint8_t * base;
-    size_t size;
-    ~Packed() { ::operator delete(base, alignment_of(size)); }
-};
-
-Packed & packed(ggml_backend_buffer_t buffer) {
-    return *(Packed *)((abi::Buffer *)buffer)->context;
-}
-
 // Packs large matrices with several threads, because several threads read the file's pages and get fresh memory faster
 // than one thread.
 void pack_matrix(const ggml_tensor * w, const void * data) {
@@ -91,25 +62,33 @@ void get_tensor(ggml_backend_buffer_t, const ggml_tensor * t, void * data, size_
     log_line(LogLevel::error, strf("tensor '%s': packed weights cannot be read back", ggml_get_name(t)));
 }
 
+// Makes a buffer of ggml's that only whole matrices can be written to.
 ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
-    uint8_t * memory = allocate(size);
-    if (!memory) return nullptr;
-    abi::BufferInterface iface = {};
-    iface.free_buffer = [](ggml_backend_buffer_t b) { delete &packed(b); };
-    iface.get_base = [](ggml_backend_buffer_t b) -> void * { return packed(b).base; };
-    iface.set_tensor = set_tensor;
-    iface.get_tensor = get_tensor;
-    return init_(type, iface, new Packed{memory, size}, size);
+    const ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
+    if (!buffer) return nullptr;
+    auto & [iface, buft, context, n, usage] = *(abi::Buffer *)buffer;
+    abi::BufferInterface packed = {};
+    packed.free_buffer = iface.free_buffer, packed.get_base = iface.get_base;
+    packed.set_tensor = set_tensor, packed.get_tensor = get_tensor;
+    iface = packed, buft = type;
+    return buffer;
 }
 
 }  // namespace
 
-abi::BufferType * make_weights_buffer_type(ggml_backend_dev_t cpu, abi::BufferInit init) {
+void prefer_large_pages([[maybe_unused]] void * memory, [[maybe_unused]] size_t n) {
+#ifdef __linux__
+    constexpr uintptr_t page = 2 << 20;
+    const uintptr_t first = ((uintptr_t)memory + page - 1) / page * page, end = (uintptr_t)memory + n;
+    if (first + page <= end) madvise((void *)first, end - first, MADV_HUGEPAGE);
+#endif
+}
+
+abi::BufferType * make_weights_buffer_type(ggml_backend_dev_t cpu) {
     static abi::BufferType type = {};
-    init_ = init;
     type.iface.get_name = [](ggml_backend_buffer_type_t) { return "EAGLECPP_PACKED"; };
     type.iface.alloc_buffer = alloc_buffer;
-    type.iface.get_alignment = [](ggml_backend_buffer_type_t) { return n_alignment; };
+    type.iface.get_alignment = [](ggml_backend_buffer_type_t) { return (size_t)64; };
     type.iface.get_alloc_size = [](ggml_backend_buffer_type_t, const ggml_tensor * t) {
         return can_pack(*ours.table, t) ? packed_bytes(*ours.table, t) : ggml_nbytes(t);
     };

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -37,6 +38,19 @@ def fresh(models: Models) -> Completion:
     """Generates a result with an engine that has not been used before."""
     with Engine.open(models.target, draft=models.draft, n_ctx=N_CTX, n_threads=1) as opened:
         return greedy(opened)
+
+
+def with_large_pages() -> int:
+    """Returns the number of bytes of this process for which large pages are requested."""
+    regions = re.split(r"(?m)^(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text())
+    return sum(1024 * int(region.split("Size:")[1].split()[0]) for region in regions if " hg" in region)
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no large pages")
+def test_a_cache_has_large_pages(models: Models) -> None:
+    before = with_large_pages()
+    with Engine.open(models.target, n_ctx=1 << 16, n_threads=1):
+        assert with_large_pages() > before + (32 << 20)
 
 
 # The result of `generate`

@@ -158,7 +158,7 @@ double worst_window(const std::vector<Mark> & marks, const std::vector<double> &
 }
 
 double Scene::verify_ms(int pos, int n_rows) const {
-    const double share = disturbance_.kv_per_1k + disturbance_.kv_per_1k_row * n_rows;
+    const double share = disturbance_.kv_per_1k_row * n_rows;
     double ms = machine_.verify_ms(n_rows) + machine_.plain_ms() * share * world_->n_kv(pos) / 1000.0;
     if (disturbance_.reshape) ms *= disturbance_.reshape(pos, n_rows);
     return ms * drift(pos);

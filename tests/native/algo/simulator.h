@@ -138,8 +138,7 @@ class RoundDrafter {
 struct Disturbance {
     double noise = 0.03;  // standard deviation of the logarithm of every time that the planner sees
     double stall_share = 0.0, stall_factor = 1.0;
-    double kv_per_1k = 0.0;      // added share of target-only time per 1000 tokens of context
-    double kv_per_1k_row = 0.0;  // added share for every row of a batch, because each row computes attention
+    double kv_per_1k_row = 0.0;  // added share of target-only time per row of a batch and 1000 tokens of context
     double hidden = 0.0;         // extra time of every drafting round, in target-only steps
     double first_use_ms = 0.0;   // extra time of the first batch of each size
     double rebuild = 0.0;        // extra time of a change of the batch size, in target-only steps
