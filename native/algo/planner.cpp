@@ -197,7 +197,9 @@ double Planner::text_gain(const SequencePlan & plan) {
         p *= plan.round.text_a[i];
         candidate_gains_.push_back(expected_gain(plan, p));
     }
-    return std::max(0.0, cost_model_.best(candidate_gains_, budget()).gain - loss(costs_.host()));
+    // Between target-only rounds, the batch size changes there and back.
+    const double change_ms = n_rows_last_ == n_roots_ && is_change_dear() ? 2.0 * costs_.change_ms() : 0.0;
+    return std::max(0.0, cost_model_.best(candidate_gains_, budget()).gain - loss(costs_.host() + change_ms));
 }
 
 // --- grow -----------------------------------------------------------------------------------------------------------

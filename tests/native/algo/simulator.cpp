@@ -212,11 +212,9 @@ class Run {
 
   private:
     void round() {
-        const Text & text = s_.world_->text();
         if (s_.begins_at(pos_)) {
             last_rows_ = 0;  // a prompt changed the batch size
-            const RequestKind kind = text.kind ? text.kind(pos_ / text.request) : RequestKind::greedy;
-            planner_.begin_request(plan_, kind, false);
+            planner_.begin_request(plan_, RequestKind::greedy, false);
         }
         const Decision & d = plan_.decision();
         const RoundDrafter drafter(*s_.world_, pos_);

@@ -71,8 +71,7 @@ struct Style {
 struct Text {
     std::string name;
     std::function<Style(int pos)> style;
-    int request = 0;  // tokens per request; 0 makes the whole text one request
-    std::function<RequestKind(int request)> kind = {};
+    int request = 0;            // tokens per request; 0 makes the whole text one request
     bool is_adversary = false;  // the drafter agrees only in rounds that are not verified
 };
 

@@ -105,6 +105,18 @@ TEST(proposals_that_fail_are_not_verified) {
     CHECK_MSG(speed > 0.995, strf("%.4f of target-only speed", speed));
 }
 
+// Between target-only rounds, a draft changes the batch size there and back.
+TEST(a_short_copy_pays_for_changes_of_size) {
+    for (const bool is_dear : {false, true}) {
+        Scene scene(false);
+        const TextDraft draft = text_chain(1, 8);
+        for (int i = 0; i < 10; ++i) scene.round(nullptr, run_of(20));
+        if (is_dear) scene.planner.costs().assume_change(5.0);
+        scene.round(&draft, run_of(20));
+        CHECK((scene.plan.tree().n_draft() > 0) != is_dear);
+    }
+}
+
 // Every round checks its text proposals against the target's tokens. So the planner notices at once when a passage
 // begins to repeat.
 TEST(proposals_that_begin_to_match_are_verified) {
