@@ -84,7 +84,7 @@ AcceptanceModel::AcceptanceModel() {
 }
 
 // Sets the priors. Published fits of the same form have slopes of 0.44 to 0.83 and negative offsets (vllm-project/vllm
-// #52228). The priors of coupled requests are means of what three drafters teach at temperatures 0.5 to 1.0
+// #52228). The priors of coupled requests are averages over what three drafters taught at temperatures 0.5 to 1.0
 // (docs/research/coupled-sampling.md).
 AcceptanceModel::Class::Class(bool is_coupled) {
     const double rank_starts[2][n_rank_terms] = {{-0.4, -0.4, -0.4}, {0.4, 0.0, -0.2}};

@@ -62,10 +62,9 @@ class RecentSpeed {
 
   private:
     static constexpr double decay = 0.985;  // the weight of a round halves in 46 rounds
-    // A new conversation is assumed to run at 1.3 times target-only speed, with the weight of 8 rounds. At target-only
-    // speed, a token would be worth a whole step. The first drafts would then be so large that two rejected drafts use
-    // up the balance.
-    double n_tokens_ = 1.4 * 8.0, n_rounds_ = 8.0;
+    // A new conversation is assumed to have run 8 rounds at 1.4 times target-only speed. At target-only speed, a token
+    // would be worth a whole step. The first drafts would then be so large that two rejected drafts use up the balance.
+    double n_rounds_ = 8.0, n_tokens_ = 1.4 * n_rounds_;
 };
 
 // Exactness of one request's batches. With Exactness::automatic, the planner decides in the request's first round.

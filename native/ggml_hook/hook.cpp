@@ -86,6 +86,7 @@ void * get_proc_address(ggml_backend_reg_t reg, const char * name) {
     return patches_.get_proc_address.ggmls(reg, name);
 }
 
+// Allocates a host buffer of ggml, such as a cache or the memory of packed weights.
 ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t n) {
     const ggml_backend_buffer_t buffer = patches_.alloc_buffer.ggmls(type, n);
     if (buffer) prefer_large_pages(ggml_backend_buffer_get_base(buffer), n);

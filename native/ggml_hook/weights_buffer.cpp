@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <new>
 #include <thread>
 #include <vector>
 
@@ -62,15 +61,18 @@ void get_tensor(ggml_backend_buffer_t, const ggml_tensor * t, void * data, size_
     log_line(LogLevel::error, strf("tensor '%s': packed weights cannot be read back", ggml_get_name(t)));
 }
 
-// Makes a buffer of ggml's that only whole matrices can be written to.
+// Makes a host buffer of ggml, into which only whole matrices can be written.
 ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
     const ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), size);
     if (!buffer) return nullptr;
-    auto & [iface, buft, context, n, usage] = *(abi::Buffer *)buffer;
-    abi::BufferInterface packed = {};
-    packed.free_buffer = iface.free_buffer, packed.get_base = iface.get_base;
-    packed.set_tensor = set_tensor, packed.get_tensor = get_tensor;
-    iface = packed, buft = type;
+    auto & own = *(abi::Buffer *)buffer;
+    abi::BufferInterface iface = {};
+    iface.free_buffer = own.iface.free_buffer;
+    iface.get_base = own.iface.get_base;
+    iface.set_tensor = set_tensor;
+    iface.get_tensor = get_tensor;
+    own.iface = iface;
+    own.buft = type;
     return buffer;
 }
 

@@ -272,7 +272,6 @@ std::vector<Scenario> undisturbed() {
         scenario("S9", 4, 1),
         scenario("S11", 5, 1),
         scenario("S12", 6, 1),
-        scenario("S21", 11, 2),
         scenario("S22", 12, 2),
         scenario("S23", 13, 2),
         scenario("S24", 14, 2),
