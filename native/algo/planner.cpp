@@ -20,8 +20,9 @@ constexpr double first_use_max = 6.0, first_use_rate = 0.3;
 constexpr double stall = 1.5;
 
 constexpr double best_speed_rate = 0.1;
-constexpr double sure_tokens = 2.0;  // a copy from the text with more expected tokens is verified without the drafter
-constexpr int n_nodes_max = 512;     // maximum number of nodes of all conversations together
+constexpr double sure_tokens = 2.0;   // a copy from the text with more expected tokens is verified without the drafter
+constexpr int n_unverified_max = 16;  // drafts without verification before one is verified anyway
+constexpr int n_nodes_max = 512;      // maximum number of nodes of all conversations together
 
 double clean(double ms) {
     return std::isfinite(ms) && ms > 0.0 ? ms : 0.0;
@@ -118,12 +119,11 @@ void Planner::decide(SequencePlan & plan) {
 // a draft that cannot be verified is a loss.
 void Planner::decide_auto(SequencePlan & plan) {
     BatchPart & round = plan.round;
-    round.text_gain = 0.0;
     round.decision.reason = Reason::calibrating;
     if (is_calibrating_) return;
     open_cost_model(n_roots_, &plan);
-    round.text_gain = text_gain(plan);
-    const bool is_sure = round.text_gain * plan.text.recent.speed() >= sure_tokens;
+    const double gain = text_gain(plan);  // of verifying only the copy
+    const bool is_sure = gain * plan.text.recent.speed() >= sure_tokens;
     round.decision.reason = Reason::no_match;
     if (round.has_drafter() && !is_sure) {
         const int n = (int)drafting_.size() + 1;
@@ -137,7 +137,7 @@ void Planner::decide_auto(SequencePlan & plan) {
             return start(plan, Reason::pays, round.limits.n_leaves > 1 ? options_.k : 1);
         }
     }
-    if (round.text_gain <= 0.0) return;
+    if (gain <= 0.0) return;
     start(plan, Reason::pays, 0);
     round.frontier.clear();
 }
@@ -354,7 +354,11 @@ void Planner::choose_auto() {
     std::stable_sort(candidates_.begin(), candidates_.end(), NodeCandidate::is_better);
     candidate_gains_.clear();
     for (const NodeCandidate & candidate : candidates_) candidate_gains_.push_back(candidate.gain);
-    const CostModel::Selection selected = cost_model_.best(candidate_gains_, budget());
+    CostModel::Selection selected = cost_model_.best(candidate_gains_, budget());
+    // Only verified drafts show costs. Without a try, costs that are too high would end drafting for good.
+    if (n_unverified_ < n_unverified_max && !candidates_.empty() && !options_.pads_rows)
+        n_unverified_ = std::max(0, n_unverified_ + (selected.n > 0 ? -2 : 1));
+    if (n_unverified_ == n_unverified_max) selected.n = std::min(1, (int)candidates_.size());
     for (SequencePlan * plan : plans_) {
         if (!plan->is_auto_drafting()) continue;
         const int n = (int)std::count_if(candidates_.begin(), candidates_.begin() + selected.n,
@@ -491,10 +495,10 @@ void Planner::choose_size(SequencePlan & plan) {
 // the change back. After a prompt, the first change is free.
 double Planner::change_risk(const SequencePlan & plan) const {
     if (!options_.pads_rows || !is_change_dear()) return 0.0;
-    constexpr double gains = 1.02;
     const double cap = options_.ledger.cap, change = rounds(costs_.change_ms());
     const double there = n_rows_last_ == n_roots_ ? change : 0.0;
-    if (there == 0.0 && plan.text.recent.speed() >= gains) return 0.0;
+    // A new conversation starts above this speed.
+    if (there == 0.0 && plan.text.recent.speed() >= 1.2) return 0.0;
     return there + std::min(change, cap / 2.0);
 }
 
@@ -538,17 +542,19 @@ void Planner::learn(SequencePlan & plan, const Tokens & tokens) {
 }
 
 void Planner::end_round(double verify_ms, double round_ms) {
+    const bool is_drafted = n_rows_ > n_roots_;
     bool is_target_only = n_replay_ == 0;
     for (const SequencePlan * plan : plans_) is_target_only = is_target_only && !plan->round.is_drafting();
     if (n_rows_ != n_rows_last_) n_alike_ = 0, is_size_free_ = n_rows_last_ == 0;
     ++n_alike_;
     n_rows_last_ = n_rows_;
     settle(clean(verify_ms), clean(round_ms), round_draft_ms_);
+    // A try that took less time than expected is repeated until the costs are right.
+    if (n_unverified_ == n_unverified_max && is_drafted && verify_ms > 0.8 * verify_ms_expected_) n_unverified_ = 0;
     learn_decode(n_alike_, n_rows_, verify_ms);
     costs_.learn_host(!is_target_only, round_ms - verify_ms - round_draft_ms_);
     // If the batch has a conversation with a fixed strategy, no target-only round happens. So the other conversations
     // do not wait for such a round.
-    const bool is_drafted = n_rows_ > n_roots_;
     if (is_drafted && !is_calibrating_) {
         n_since_target_only_ = std::min(n_since_target_only_ + 1, n_refresh);
     } else if (is_drafted || (is_target_only && !is_slow())) {

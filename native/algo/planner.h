@@ -62,9 +62,9 @@ class RecentSpeed {
 
   private:
     static constexpr double decay = 0.985;  // the weight of a round halves in 46 rounds
-    // A new conversation is assumed to have run 8 rounds at 1.4 times target-only speed. At target-only speed, a token
+    // A new conversation is assumed to have run 16 rounds at 1.6 times target-only speed. At target-only speed, a token
     // would be worth a whole step. The first drafts would then be so large that two rejected drafts use up the balance.
-    double n_rounds_ = 8.0, n_tokens_ = 1.4 * n_rounds_;
+    double n_rounds_ = 16.0, n_tokens_ = 1.6 * n_rounds_;
 };
 
 // Exactness of one request's batches. With Exactness::automatic, the planner decides in the request's first round.
@@ -99,7 +99,6 @@ struct BatchPart {
 
     Decision decision;
     std::vector<float> text_a;  // per token of text_draft: probability of acceptance, given the tokens before it
-    double text_gain = 0.0;     // expected gain of verifying only text_draft, in target-only rounds
 
     DraftPool pool;
     DraftTree tree;         // the nodes to verify
@@ -149,12 +148,6 @@ class SequencePlan {
     // frontier means that drafting is finished.
     const std::vector<int32_t> & frontier() const { return round.frontier; }
 
-    // Returns the maximum number of draft steps in this round.
-    int depth_max() const { return round.depth_max; }
-
-    // Number of candidates that the drafter should propose per node.
-    int k() const { return round.decision.k; }
-
     // The pool: all nodes proposed in this round.
     const DraftTree & pool() const { return round.pool.tree(); }
 
@@ -172,9 +165,6 @@ class SequencePlan {
     // Returns the node of pool() that corresponds to a node of tree(). For the root of a target-only round, returns the
     // node of an earlier round's pool that the target has reached. Returns -1 if the target left that pool.
     int pool_node(int node) const { return node > 0 ? round.decision.nodes[node - 1] : round.cursor; }
-
-    // --- reports ---------------------------------------------------------------------------------------------------
-    int cut() const { return exact.cut; }
 
     // --- for the planner -------------------------------------------------------------------------------------------
     bool is_auto_drafting() const { return round.is_drafting() && is_auto(); }
@@ -383,6 +373,7 @@ class Planner {
     int n_padding_ = 0;
     int n_rows_last_ = 0;        // rows of the previous round's batch; 0 = a prompt ran after that round
     int n_alike_ = 0;            // number of consecutive rounds with n_rows_ rows
+    int n_unverified_ = 0;       // drafts that were not verified, minus twice the drafts that were
     bool is_size_free_ = false;  // the first of the n_alike_ rounds followed a prompt
     double verify_ms_expected_ = 0.0;
     double first_use_ = 0.0;  // average excess time of recent first uses of batch sizes, in target-only steps

@@ -262,7 +262,7 @@ nb::dict timings(const EngineHandle & e, int id) {
                FIELD(draft_ms), FIELD(verify_ms), FIELD(tried_per_depth), FIELD(accepted_per_depth));
     d["host_ms"] = s.stats.predicted_ms - s.stats.draft_ms - s.stats.verify_ms;
     d["exact"] = s.is_exact();
-    d["cut"] = s.plan.cut();
+    d["cut"] = s.plan.exact.cut;
     d["plan"] = plan_dict(s.plan_summary);
     d["plan_log"] = s.plan_log;
     return d;

@@ -143,7 +143,7 @@ void Drafting::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Can
 // distributions do not form a text (z-lab/dflash#169).
 std::vector<Candidate> Drafting::propose(Sequence & s, int row, Pos pos) const {
     const bool is_mean = traits_.is_parallel && row > 0;
-    return s.draft->candidates(row, s.plan.k(), is_mean ? std::nullopt : s.sampler->coupled(), pos);
+    return s.draft->candidates(row, s.plan.decision().k, is_mean ? std::nullopt : s.sampler->coupled(), pos);
 }
 
 // Returns the number of additional draft steps of a chain in the commit's graph. This is the depth of a fixed strategy,
@@ -151,8 +151,8 @@ std::vector<Candidate> Drafting::propose(Sequence & s, int row, Pos pos) const {
 // H200 with the drafter of an 8B model, an unused step costs 0.03 ms, and a step in its own graph costs 0.17 ms.
 int Drafting::n_steps(const Sequence & s) const {
     constexpr int n_max = 8;
-    if (!drafter_->can_step() || s.sampler->coupled() || s.plan.k() != 1 || s.sampler->grammar()) return 0;
-    const int n = std::min(s.plan.depth_max() - 1, n_max);
+    if (!drafter_->can_step() || s.sampler->coupled() || s.plan.decision().k != 1 || s.sampler->grammar()) return 0;
+    const int n = std::min(s.plan.round.depth_max - 1, n_max);
     if (!s.plan.is_auto()) return n;
     constexpr double n_rare = 0.3;  // minimum share of rounds that need a step for the step to run
     int n_usual = 1;
@@ -181,7 +181,7 @@ void Drafting::grow(std::vector<Sequence *> growing) {
     const int n_steps = growing.size() == 1 ? this->n_steps(*growing[0]) : 0;
     std::vector<DraftRequest> commits;
     for (Sequence * s : growing) {
-        const int n_ahead = traits_.depth_max > 0 ? s->plan.depth_max() - 1 : 0;
+        const int n_ahead = traits_.depth_max > 0 ? s->plan.round.depth_max - 1 : 0;
         commits.push_back({s->draft.get(), s->pending(), &s->tokens[s->draft->n_rows() + 1], n_ahead, n_steps});
     }
     const double commit_ms = planner_.costs().commit(commits[0].hidden_states.n_rows);

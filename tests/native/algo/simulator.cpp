@@ -219,7 +219,7 @@ class Run {
         const Decision & d = plan_.decision();
         const RoundDrafter drafter(*s_.world_, pos_);
         const auto propose = [&](const test::Turn &) {
-            return drafter.propose(plan_.pool(), plan_.frontier(), plan_.k());
+            return drafter.propose(plan_.pool(), plan_.frontier(), plan_.decision().k);
         };
         double draft_ms = 0.0;  // drafting time without noise
         const auto ms_of = [&](bool is_first, int n_rows) {

@@ -25,7 +25,7 @@ std::vector<std::vector<Candidate>> propose(Random & random, const SequencePlan 
     for (size_t i = 0; i < plan.frontier().size(); ++i) {
         out.emplace_back();
         float logp = -2.0f * (float)(random.real() * random.real());
-        for (int j = 0; j < plan.k(); ++j) {
+        for (int j = 0; j < plan.decision().k; ++j) {
             out.back().push_back({random.integer(0, 5) * 10 + j, is_hostile ? values[random.integer(0, 5)] : logp});
             logp -= 1.0f + 2.0f * (float)random.real();
         }

@@ -45,7 +45,7 @@ struct Scene {
         const auto propose = [](const Turn & t) {
             std::vector<std::vector<Candidate>> children(t.plan->frontier().size());
             for (auto & c : children) {
-                for (int j = 0; j < t.plan->k(); ++j) c.push_back({j + 1, j ? -3.0f - j : -0.2f});
+                for (int j = 0; j < t.plan->decision().k; ++j) c.push_back({j + 1, j ? -3.0f - j : -0.2f});
             }
             return children;
         };
@@ -87,18 +87,18 @@ TEST(only_exact_counts_are_planned) {
 
 TEST(a_fixed_strategy_is_cut_to_the_next_exact_size) {
     Scene scene(counts_of({2, 3, 4, 8}), {Strategy::make("chain", 1, 6, 6)}, Exactness::on);
-    CHECK(scene.round() == 4 && scene.plans[0].cut() == 3);
+    CHECK(scene.round() == 4 && scene.plans[0].exact.cut == 3);
     // The planner skips draft steps whose nodes it could not verify.
     CHECK(scene.plans[0].decision().steps.size() == 3);
     Scene whole(counts_of({2, 3, 4, 8}), {Strategy::make("chain", 1, 7, 7)}, Exactness::on);
-    CHECK(whole.round() == 8 && whole.plans[0].cut() == -1);
+    CHECK(whole.round() == 8 && whole.plans[0].exact.cut == -1);
 }
 
 TEST(without_exact_sizes_rounds_are_target_only_and_give_the_reason) {
     for (const Strategy & s : {automatic, Strategy::make("chain", 1, 6, 6)}) {
         Scene scene(counts_of({}), {s}, Exactness::on);
         for (int i = 0; i < 20; ++i) CHECK(scene.round() == 1);
-        CHECK(scene.plans[0].decision().reason == Decision::Reason::inexact && scene.plans[0].cut() == 0);
+        CHECK(scene.plans[0].decision().reason == Decision::Reason::inexact && scene.plans[0].exact.cut == 0);
         CHECK(scene.plans[0].decision().steps.empty());  // the drafter runs no step
     }
     // chain:1 needs a batch of two rows, but only batches of three rows are exact.

@@ -89,7 +89,7 @@ class SharedRun {
         }
         const auto propose = [&](const test::Turn & t) {
             const RoundDrafter drafter(place[t.plan]->world, place[t.plan]->pos);
-            return drafter.propose(t.plan->pool(), t.plan->frontier(), t.plan->k());
+            return drafter.propose(t.plan->pool(), t.plan->frontier(), t.plan->decision().k);
         };
         double ms = 0.0;  // time without noise
         const auto ms_of = [&](bool is_first, int n_rows) {
