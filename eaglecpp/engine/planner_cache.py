@@ -45,11 +45,12 @@ _FREE = {
 
 
 class _Learned(msgspec.Struct):
-    """Content of a planner file. exact: measured exactness as (batch size, is exact), and hashes for its
-    continuation, by a text of the options that limit the batches.
+    """Content of a planner file. measured_at: Unix time of the first measurement. exact: measured exactness
+    as (batch size, is exact), and hashes for its continuation, by a text of the options that limit batches.
     """
 
     key: str
+    measured_at: float
     costs: dict[str, list[float]]
     acceptance: dict[str, list[float]]
     exact: dict[str, _Exact]
@@ -77,6 +78,7 @@ class PlannerCache:
             f"n_shared_rows={native.n_shared_rows} n_ctx={min(native.n_ctx, 1024)}"
         )
         self._exact: dict[str, _Exact] = {}
+        self._measured_at = time.time()
         digest = hashlib.sha256(self._key.encode("utf-8")).hexdigest()[:24]
         self._path = data_dir() / "planner" / f"{digest}.learned"
         self._gains = gains
@@ -88,19 +90,17 @@ class PlannerCache:
         damaged file.
         """
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            if time.time() - self._path.stat().st_mtime > _KEPT_S:
-                return False
-            learned = msgspec.json.decode(self._path.read_bytes(), type=_Learned)
+            saved = msgspec.json.decode(self._path.read_bytes(), type=_Learned)
+            is_own = saved.key == self._key and abs(time.time() - saved.measured_at) < _KEPT_S
             # If an engine was closed before it decoded anything, its file has no costs.
-            is_own = learned.key == self._key and "verify" in learned.costs
-            if is_own and native.load_planner(learned.costs, learned.acceptance):
-                self._gains.replace(learned.answers, learned.kernels)
-                self._exact = learned.exact
+            if is_own and "verify" in saved.costs and native.load_planner(saved.costs, saved.acceptance):
+                self._gains.replace(saved.answers, saved.kernels)
+                self._exact, self._measured_at = saved.exact, saved.measured_at
                 native.set_exact_rows(*self._exact.get(self._batches, ([], [])), is_complete=False)
-                self._saved = msgspec.json.encode(learned)
+                self._saved = msgspec.json.encode(saved)
                 return True
         if self._path.is_file():
-            _log.info("%s is damaged or from another version; measuring again", self._path)
+            _log.info("%s is old, damaged or from another version; measuring again", self._path)
         return False
 
     def save(self, native: core.Engine, *, is_last: bool = False) -> None:
@@ -114,7 +114,7 @@ class PlannerCache:
         exact = self._exact | {self._batches: (state["points"], state["alone"])}
         gains, (costs, acceptance) = self._gains, native.planner_state()
         learned = msgspec.json.encode(
-            _Learned(self._key, costs, acceptance, exact, gains.answers, gains.kernels)
+            _Learned(self._key, self._measured_at, costs, acceptance, exact, gains.answers, gains.kernels)
         )
         if learned == self._saved:
             return
