@@ -21,7 +21,7 @@ constexpr double stall = 1.5;
 
 constexpr double best_speed_rate = 0.1;
 constexpr double sure_tokens = 2.0;   // a copy from the text with more expected tokens is verified without the drafter
-constexpr int n_unverified_max = 16;  // drafts without verification before one is verified anyway
+constexpr int n_unverified_max = 16;  // unverified drafts before the cheapest draft is verified anyway
 constexpr int n_nodes_max = 512;      // maximum number of nodes of all conversations together
 
 double clean(double ms) {
@@ -354,11 +354,12 @@ void Planner::choose_auto() {
     std::stable_sort(candidates_.begin(), candidates_.end(), NodeCandidate::is_better);
     candidate_gains_.clear();
     for (const NodeCandidate & candidate : candidates_) candidate_gains_.push_back(candidate.gain);
-    CostModel::Selection selected = cost_model_.best(candidate_gains_, budget());
-    // Only verified drafts show costs. Without a try, costs that are too high would end drafting for good.
+    // Only verified drafts show costs. Without a try, costs that are too high would end drafting for good. So after
+    // many unverified drafts, the first node gets a gain that pays for the cheapest allowed batch.
+    if (n_unverified_ >= n_unverified_max && !candidates_.empty()) candidate_gains_[0] += 1e3f;
+    const CostModel::Selection selected = cost_model_.best(candidate_gains_, budget());
     if (n_unverified_ < n_unverified_max && !candidates_.empty() && !options_.pads_rows)
         n_unverified_ = std::max(0, n_unverified_ + (selected.n > 0 ? -2 : 1));
-    if (n_unverified_ == n_unverified_max) selected.n = std::min(1, (int)candidates_.size());
     for (SequencePlan * plan : plans_) {
         if (!plan->is_auto_drafting()) continue;
         const int n = (int)std::count_if(candidates_.begin(), candidates_.begin() + selected.n,
